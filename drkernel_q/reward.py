@@ -1,0 +1,27 @@
+"""Reward of one evaluation: pure, replayable over stored facts, versioned.
+
+Source: the article's multiplicative form, r = C + lambda * clip(S, 0, cap) * PR, with C in {0, 1} (correct and honest),
+S the speedup and PR the profile ratio; everything that is not correct and honest earns 0.
+"""
+
+from drkernel_q.evaluation import Evaluation
+from drkernel_q.value import Value
+
+
+class RewardConfig(Value):
+    """Numbers of the reward formula."""
+
+    speed_weight: float = 1.0
+    """lambda: weight of the speed term."""
+    speedup_cap: float = 3.0
+    """Speedups count up to this."""
+
+
+def reward(evaluation: Evaluation, config: RewardConfig | None = None) -> float:
+    """Return r = C * (1 + lambda * clip(S, 0, cap) * PR); a missing S or PR counts as 0."""
+    config = config or RewardConfig()
+    if not evaluation.honest_and_correct:
+        return 0.0
+    speedup = evaluation.timing.speedup if evaluation.timing else 0.0
+    ratio = (evaluation.profile.profile_ratio if evaluation.profile else None) or 0.0
+    return 1.0 + config.speed_weight * min(max(speedup, 0.0), config.speedup_cap) * ratio
