@@ -1,0 +1,128 @@
+"""Settings: flags > DRKQ_* environment > ./drkq.toml > user TOML > defaults. The only reader of the environment."""
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
+    TomlConfigSettingsSource,
+)
+
+from drkernel_q.errors import BadSettings
+
+PROJECT_FILE = Path("drkq.toml")
+USER_FILE = platformdirs.user_config_path("drkq") / "config.toml"
+#: Unix socket paths longer than this fail (sun_path is 108 bytes with its terminator).
+MAX_SOCKET_PATH = 107
+
+
+class Settings(BaseSettings):
+    """Every setting, typed and documented; a name that is not here is an error in a TOML file."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="DRKQ_",
+        env_nested_delimiter="__",
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+    )
+
+    broker_url: SecretStr | None = None
+    """Redis URL of a cluster's broker; none starts the embedded one."""
+    store_url: SecretStr | None = None
+    """SQLAlchemy URL of the store; none is SQLite in the data directory."""
+    data_dir: Path = Field(default_factory=lambda: platformdirs.user_data_path("drkq"))
+    """Where the SQLite store lives."""
+    cache_dir: Path = Field(default_factory=lambda: platformdirs.user_cache_path("drkq"))
+    """Where compile caches of trusted code live."""
+    device: str = "auto"
+    """Device when no flag names one: `auto`, `cpu` or `cuda:N`."""
+    kernelbench: Path | None = None
+    """A checkout of KernelBench, for problems named `1/23`."""
+    sandbox: str = Field(default="default", pattern="^(default|strict)$")
+    """`default` uses what the machine allows; `strict` refuses to start a worker with less than all of it."""
+    candidate_memory_bytes: int = Field(default=16 * 2**30, ge=2**28)
+    """Most host memory that a candidate and its children may hold."""
+    candidate_uid: int = Field(default=64_000, ge=1)
+    """First user id that candidates run as when the worker is root; each device adds its own number."""
+    stack_idle_s: float = Field(default=0.0, ge=0)
+    """Seconds that the embedded stack outlives the last command that uses it."""
+    debug: bool = False
+    """Show tracebacks."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Name the sources in the order in which they win."""
+        return (
+            init_settings,
+            env_settings,
+            TomlConfigSettingsSource(settings_cls, [USER_FILE, PROJECT_FILE], deep_merge=True),
+        )
+
+    @property
+    def store(self) -> str:
+        """SQLAlchemy URL of the store, the SQLite default included; holds the password, if there is one."""
+        if self.store_url is not None:
+            return self.store_url.get_secret_value()
+        return f"sqlite:///{self.data_dir / 'drkq.sqlite'}"
+
+    @property
+    def runtime_dir(self) -> Path:
+        """Directory of the embedded stack's sockets and locks; one for each store, short enough for a socket path."""
+        base = os.environ.get("XDG_RUNTIME_DIR")
+        digest = hashlib.blake2b(self.store.encode(), digest_size=6).hexdigest()
+        home = Path(base) / "drkq" if base else Path(tempfile.gettempdir()) / f"drkq-{os.getuid()}"
+        if len(str(home / digest / "control.sock")) > MAX_SOCKET_PATH:
+            home = Path("/tmp") / f"drkq-{os.getuid()}"  # noqa: S108 - the only short path; made 0700 by its maker
+        return home / digest
+
+    @property
+    def lock_dir(self) -> Path:
+        """Directory of the device locks; the same for every user and container of a machine that shares it."""
+        return Path(os.environ.get("DRKQ_LOCK_DIR", Path(tempfile.gettempdir()) / "drkq-locks"))
+
+
+def load_settings(**flags: Any) -> Settings:
+    """Resolve the settings; a flag that is None was not given.
+
+    Raises:
+        BadSettings: a value does not fit, a file does not parse, or a key is unknown; the message names it.
+    """
+    try:
+        return Settings(**{name: value for name, value in flags.items() if value is not None})
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise BadSettings(f"The setting `{key}` is wrong: {first['msg']}.") from error
+    except (SettingsError, ValueError, OSError) as error:
+        raise BadSettings(f"The settings cannot be read: {error}.") from error
+
+
+def explain(settings: Settings) -> list[tuple[str, str, str, str]]:
+    """List `(name, value, source, description)` of every setting; secrets are masked."""
+    files: dict[str, Any] = {}
+    for path in (USER_FILE, PROJECT_FILE):
+        for name in TomlConfigSettingsSource(Settings, path)():
+            files[name] = str(path)
+    rows = []
+    for name, field in Settings.model_fields.items():
+        source = files.get(name, "default")
+        if f"DRKQ_{name.upper()}" in os.environ:
+            source = f"DRKQ_{name.upper()}"
+        rows.append((name, str(getattr(settings, name)), source, field.description or ""))
+    return rows
