@@ -1,0 +1,40 @@
+"""The `drkq` command: a group whose commands come by entry point and load only when called."""
+
+import click
+
+from drkernel_q import __version__
+from drkernel_q.cli.group import CommandGroup
+
+__all__ = ["drkq", "main"]
+
+
+@click.group(
+    cls=CommandGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+@click.version_option(__version__, prog_name="drkq", message="%(prog)s %(version)s")
+@click.option("-v", "--debug", is_flag=True, help="Show tracebacks (also: DRKQ_DEBUG=1).")
+def drkq(debug: bool) -> None:
+    """Judge Triton kernels: correct? honest? how fast? how much of the device time is their own?
+
+    Nothing needs to be set up: without a broker URL a command starts what it needs and stops it at its end.
+
+    \b
+    Examples:
+      drkq eval examples/softmax.py --problem softmax   judge one kernel
+      drkq eval kernel.py --reference model.py --json   the same, for a program to read
+      drkq problem list                                 what there is to solve
+      drkq doctor                                       what works here, and what to do about the rest
+      drkq worker --device cuda:0                       serve a cluster (DRKQ_BROKER_URL)
+
+    \b
+    Exit codes:
+      0 correct and clean   1 the kernel is at fault   2 usage
+      65 bad input   69 no broker or worker   70 a bug of drkq   75 timed out waiting
+      78 settings   130 Ctrl-C
+    """  # noqa: D301 - click wants the backspace character itself
+
+
+def main() -> None:
+    """Run `drkq` with the arguments of this process, and exit."""
+    drkq.main(prog_name="drkq")
