@@ -1,0 +1,93 @@
+"""Every test starts from a clean environment, and the header says what it runs on."""
+
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import sqlite3
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.need import ROOT, cuda, postgres_program, redis_server, require
+
+if importlib.util.find_spec("tests.services"):
+    pytest_plugins = ["tests.services"]
+
+#: Short, because socket paths are made below it and those may have 107 bytes.
+SESSION_DIR = Path(tempfile.mkdtemp(prefix="dq-"))
+
+
+def _scrub() -> None:
+    """Take the user's settings away before anything of ours is imported (paths are resolved at import)."""
+    for name in [name for name in os.environ if name.startswith("DRKQ_")]:
+        del os.environ[name]
+    for kind in ("CONFIG", "DATA", "CACHE", "STATE"):
+        os.environ[f"XDG_{kind}_HOME"] = str(SESSION_DIR / kind.lower())
+    os.environ["XDG_RUNTIME_DIR"] = str(SESSION_DIR)
+    os.environ["DRKQ_LOCK_DIR"] = str(SESSION_DIR / "locks")
+    # Commands that tests start find the packages of this checkout from any folder, installed or not.
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    )
+
+
+_scrub()
+
+
+@pytest.fixture(autouse=True)
+def own_folders(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Data, sockets and locks of this test alone; compile caches are shared by the session."""
+    folder = Path(tempfile.mkdtemp(dir=SESSION_DIR))
+    for kind in ("CONFIG", "DATA", "STATE"):
+        monkeypatch.setenv(f"XDG_{kind}_HOME", str(folder / kind.lower()))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(folder))
+    monkeypatch.setenv("DRKQ_LOCK_DIR", str(folder / "locks"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(SESSION_DIR, ignore_errors=True)
+
+
+def pytest_report_header() -> str:
+    found = {name: _version_of_package(name) for name in ("torch", "triton")}
+    found["redis-server"] = _version_of_program(redis_server())
+    found["postgres"] = _version_of_program(postgres_program("postgres"))
+    found["sqlite"] = sqlite3.sqlite_version
+    return ", ".join(f"{name} {version or 'missing'}" for name, version in found.items())
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs a GPU where there is none; that is never a failure, not even in CI."""
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if marked and not cuda():
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("redis"):
+        require("redis-server (or valkey-server)", redis_server())
+    if item.get_closest_marker("postgres"):
+        require("PostgreSQL (initdb, pg_ctl)", postgres_program("initdb") and postgres_program("pg_ctl"))
+
+
+def _version_of_package(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _version_of_program(path: str | None) -> str | None:
+    if path is None:
+        return None
+    text = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
+    # "Redis server v=7.0.15 sha=..." and "postgres (PostgreSQL) 15.18 (Debian ...)"
+    words = [word.removeprefix("v=") for word in text.split()]
+    return next((word for word in words if word[:1].isdigit()), text.strip())

@@ -1,0 +1,41 @@
+"""What tests need from the machine: found, or the test is skipped here and fails in CI."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
+ROOT = Path(__file__).parents[1]
+
+
+def require(name: str, found: object) -> None:
+    """Skip the test when `found` is false: a developer goes on, CI must not pass by skipping."""
+    if found:
+        return
+    if CI:
+        pytest.fail(f"{name} is missing, and in CI nothing may be skipped for that", pytrace=False)
+    pytest.skip(f"{name} is missing")
+
+
+def redis_server() -> str | None:
+    """Path of a Redis-compatible server, if the machine has one."""
+    return shutil.which("redis-server") or shutil.which("valkey-server")
+
+
+def postgres_program(name: str) -> str | None:
+    """Path of a PostgreSQL program such as `initdb`; Debian keeps them off the PATH, one folder a version."""
+    folders = sorted(Path("/usr/lib/postgresql").glob("*/bin"), key=lambda path: int(path.parent.name))
+    return shutil.which(name) or next(
+        (str(folder / name) for folder in reversed(folders) if (folder / name).exists()), None
+    )
+
+
+def cuda() -> bool:
+    """Whether this machine has a CUDA device that torch can use."""
+    if not Path("/dev/nvidiactl").exists():
+        return False
+    import torch
+
+    return torch.cuda.is_available()
