@@ -24,6 +24,16 @@ USER_FILE = platformdirs.user_config_path("drkq") / "config.toml"
 MAX_SOCKET_PATH = 107
 
 
+class _TomlFile(TomlConfigSettingsSource):
+    """A TOML source whose errors name the file."""
+
+    def _read_file(self, file_path: Any) -> dict[str, Any]:
+        try:
+            return super()._read_file(file_path)
+        except (ValueError, OSError) as error:
+            raise SettingsError(f"{file_path}: {error}") from error
+
+
 class Settings(BaseSettings):
     """Every setting, typed and documented; a name that is not here is an error in a TOML file."""
 
@@ -55,6 +65,8 @@ class Settings(BaseSettings):
     """First user id that candidates run as when the worker is root; each device adds its own number."""
     stack_idle_s: float = Field(default=0.0, ge=0)
     """Seconds that the embedded stack outlives the last command that uses it."""
+    lock_dir: Path = Field(default_factory=lambda: Path(tempfile.gettempdir()) / "drkq-locks")
+    """Where the device locks live; the same for every user and container of a machine."""
     debug: bool = False
     """Show tracebacks."""
 
@@ -71,7 +83,7 @@ class Settings(BaseSettings):
         return (
             init_settings,
             env_settings,
-            TomlConfigSettingsSource(settings_cls, [USER_FILE, PROJECT_FILE], deep_merge=True),
+            _TomlFile(settings_cls, [USER_FILE, PROJECT_FILE], deep_merge=True),
         )
 
     @property
@@ -90,11 +102,6 @@ class Settings(BaseSettings):
         if len(str(home / digest / "control.sock")) > MAX_SOCKET_PATH:
             home = Path("/tmp") / f"drkq-{os.getuid()}"  # noqa: S108 - the only short path; made 0700 by its maker
         return home / digest
-
-    @property
-    def lock_dir(self) -> Path:
-        """Directory of the device locks; the same for every user and container of a machine that shares it."""
-        return Path(os.environ.get("DRKQ_LOCK_DIR", Path(tempfile.gettempdir()) / "drkq-locks"))
 
 
 def load_settings(**flags: Any) -> Settings:
@@ -117,7 +124,7 @@ def explain(settings: Settings) -> list[tuple[str, str, str, str]]:
     """List `(name, value, source, description)` of every setting; secrets are masked."""
     files: dict[str, Any] = {}
     for path in (USER_FILE, PROJECT_FILE):
-        for name in TomlConfigSettingsSource(Settings, path)():
+        for name in _TomlFile(Settings, path)():
             files[name] = str(path)
     rows = []
     for name, field in Settings.model_fields.items():
@@ -126,3 +133,9 @@ def explain(settings: Settings) -> list[tuple[str, str, str, str]]:
             source = f"DRKQ_{name.upper()}"
         rows.append((name, str(getattr(settings, name)), source, field.description or ""))
     return rows
+
+
+def stray_variables() -> list[str]:
+    """Name the DRKQ_* variables of the environment that are no setting, most likely misspelt."""
+    known = {f"DRKQ_{name.upper()}" for name in Settings.model_fields}
+    return sorted(name for name in os.environ if name.startswith("DRKQ_") and name.upper() not in known)

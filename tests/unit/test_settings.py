@@ -1,0 +1,129 @@
+"""Settings: which source wins, what a typo says, and that secrets stay secret."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from drkernel_q import settings as module
+from drkernel_q.errors import BadSettings
+from drkernel_q.settings import MAX_SOCKET_PATH, Settings, explain, load_settings, stray_variables
+
+SECRET = "redis://user:correct-horse@broker.example:6379/0"
+
+
+@pytest.fixture(autouse=True)
+def toml_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both files live in this test's own folder; neither exists yet."""
+    monkeypatch.setattr(module, "USER_FILE", tmp_path / "user.toml")
+    monkeypatch.setattr(module, "PROJECT_FILE", tmp_path / "drkq.toml")
+
+
+def write_user(text: str) -> None:
+    module.USER_FILE.write_text(text)
+
+
+def write_project(text: str) -> None:
+    module.PROJECT_FILE.write_text(text)
+
+
+def test_flag_beats_environment_beats_project_beats_user_beats_default(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert load_settings().device == "auto"
+    write_user('device = "cuda:1"')
+    assert load_settings().device == "cuda:1"
+    write_project('device = "cuda:2"')
+    assert load_settings().device == "cuda:2"
+    monkeypatch.setenv("DRKQ_DEVICE", "cuda:3")
+    assert load_settings().device == "cuda:3"
+    assert load_settings(device="cuda:4").device == "cuda:4"
+
+
+def test_flag_that_was_not_given_overrides_nothing() -> None:
+    write_user('device = "cpu"')
+    assert load_settings(device=None).device == "cpu"
+
+
+def test_files_merge_by_key() -> None:
+    write_user('device = "cpu"\nsandbox = "strict"')
+    write_project('device = "cuda:0"')
+    settings = load_settings()
+    assert (settings.device, settings.sandbox) == ("cuda:0", "strict")
+
+
+@pytest.mark.parametrize("write", [write_user, write_project])
+def test_typo_in_a_file_is_named(write: Callable[[str], None]) -> None:
+    write('devcie = "cpu"')
+    with pytest.raises(BadSettings, match="`devcie`"):
+        load_settings()
+
+
+def test_wrong_value_is_named() -> None:
+    with pytest.raises(BadSettings, match="`sandbox`"):
+        load_settings(sandbox="none")
+
+
+def test_file_that_is_no_toml_is_bad_settings_and_named() -> None:
+    write_project("device = ")
+    with pytest.raises(BadSettings, match=r"drkq\.toml"):
+        load_settings()
+
+
+def test_wrong_environment_value_names_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRKQ_CANDIDATE_MEMORY_BYTES", "plenty")
+    with pytest.raises(BadSettings, match="`candidate_memory_bytes`"):
+        load_settings()
+
+
+def test_misspelt_variable_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DRKQ_DEVICE", "cpu")
+    monkeypatch.setenv("DRKQ_BROKER", "redis://localhost")
+    assert stray_variables() == ["DRKQ_BROKER"]
+
+
+def test_secrets_are_masked_wherever_a_person_looks() -> None:
+    settings = load_settings(broker_url=SECRET)
+    shown = [repr(settings), str(settings), settings.model_dump_json(), str(explain(settings))]
+    assert not [text for text in shown if "correct-horse" in text]
+    assert settings.broker_url is not None
+    assert settings.broker_url.get_secret_value() == SECRET
+
+
+def test_error_about_a_secret_does_not_quote_it() -> None:
+    write_project(f'broker_url = "{SECRET}"\nbroken = 1')
+    with pytest.raises(BadSettings) as caught:
+        load_settings()
+    assert "correct-horse" not in str(caught.value)
+
+
+def test_explain_names_the_source_of_every_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    write_user('sandbox = "strict"\ndevice = "cpu"')
+    write_project('device = "cuda:0"')
+    monkeypatch.setenv("DRKQ_DEBUG", "1")
+    rows = {name: (value, source) for name, value, source, _ in explain(load_settings())}
+    assert set(rows) == set(Settings.model_fields)
+    assert rows["sandbox"] == ("strict", str(module.USER_FILE))
+    assert rows["device"] == ("cuda:0", str(module.PROJECT_FILE))
+    assert rows["debug"] == ("True", "DRKQ_DEBUG")
+    assert rows["stack_idle_s"] == ("0.0", "default")
+
+
+def test_every_setting_has_a_description() -> None:
+    assert [name for name, _, _, description in explain(load_settings()) if not description] == []
+
+
+def test_default_store_is_sqlite_in_the_data_directory(own_folders: Path) -> None:
+    assert load_settings().store == f"sqlite:///{own_folders}/data/drkq/drkq.sqlite"
+
+
+def test_socket_path_fits_even_when_the_runtime_directory_is_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / ("deep" * 40)))
+    assert len(str(load_settings().runtime_dir / "control.sock")) <= MAX_SOCKET_PATH
+
+
+def test_each_store_has_its_own_runtime_directory(tmp_path: Path) -> None:
+    one, other = (load_settings(data_dir=tmp_path / name).runtime_dir for name in ("one", "other"))
+    assert one != other
