@@ -1,0 +1,188 @@
+"""Tensors in shared memory: how values cross between judge and candidate without pickle.
+
+A nested value (lists, tuples, dicts, scalars, tensors) becomes a JSON skeleton and a list of tensors; the tensors lie in
+one sealed memory file (`memfd`), which neither side can shrink under the other.
+"""
+
+import fcntl
+import math
+import mmap
+import os
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+_ALIGN = 256
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+_DTYPES = {
+    str(value).removeprefix("torch."): value for value in vars(torch).values() if isinstance(value, torch.dtype)
+}
+#: Deepest nesting of a value that is packed or read back.
+MAX_DEPTH = 16
+
+
+class TensorSpec(NamedTuple):
+    """Where one tensor lies in a segment, and its shape."""
+
+    dtype: str
+    shape: list[int]
+    stride: list[int]
+    offset: int
+
+    @property
+    def nbytes(self) -> int:
+        """Size of the elements, bytes."""
+        return math.prod(self.shape) * _DTYPES[self.dtype].itemsize
+
+
+class Segment:
+    """A piece of shared memory that holds tensors."""
+
+    def __init__(self, fd: int, size: int) -> None:
+        """Map `size` bytes of `fd`, which this object then owns."""
+        self.fd = fd
+        self.size = size
+        self._map = mmap.mmap(fd, max(size, 1))
+        self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
+
+    @classmethod
+    def create(cls, size: int) -> "Segment":
+        """Make a segment; its size is sealed."""
+        fd = os.memfd_create("drkq", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(fd, max(size, 1))
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+        return cls(fd, size)
+
+    def view(self, spec: TensorSpec) -> Tensor:
+        """Return the tensor at `spec` as a CPU view of the memory (dense, in the order of its strides)."""
+        dtype = _DTYPES[spec.dtype]
+        flat = self._bytes[spec.offset : spec.offset + spec.nbytes].view(dtype)
+        return flat.as_strided(spec.shape, spec.stride)
+
+    def write(self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor]) -> None:
+        """Copy `tensors` to their places."""
+        for spec, tensor in zip(specs, tensors, strict=True):
+            self.view(spec).copy_(tensor)
+
+    def read(self, specs: Sequence[TensorSpec], device: str) -> list[Tensor]:
+        """Copy the tensors out, to `device`."""
+        return [_empty(spec, device).copy_(self.view(spec)) for spec in specs]
+
+    def close(self) -> None:
+        """Close the descriptor; the mapping goes with the last tensor that views it."""
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+def _empty(spec: TensorSpec, device: str) -> Tensor:
+    return torch.empty_strided(spec.shape, spec.stride, dtype=_DTYPES[spec.dtype], device=device)
+
+
+def layout(tensors: Sequence[Tensor]) -> tuple[list[TensorSpec], int]:
+    """Plan where tensors lie in a segment; return their specs and the size in bytes.
+
+    A tensor keeps its strides when they are dense (a transposed matrix stays transposed); any other view becomes
+    contiguous.
+    """
+    specs = []
+    offset = 0
+    for tensor in tensors:
+        dense = torch._prims_common.is_non_overlapping_and_dense(tensor)
+        stride = list(tensor.stride()) if dense else _contiguous_strides(tensor.shape)
+        spec = TensorSpec(str(tensor.dtype).removeprefix("torch."), list(tensor.shape), stride, offset)
+        specs.append(spec)
+        offset += -(-spec.nbytes // _ALIGN) * _ALIGN
+    return specs, offset
+
+
+def _contiguous_strides(shape: Sequence[int]) -> list[int]:
+    strides = [1] * len(shape)
+    for axis in range(len(shape) - 2, -1, -1):
+        strides[axis] = strides[axis + 1] * max(shape[axis + 1], 1)
+    return strides
+
+
+def specs_from(rows: Any, limit_bytes: int) -> list[TensorSpec]:
+    """Read specs that another process sent.
+
+    Raises:
+        ValueError: a dtype, shape or place that cannot be, or one that reaches past `limit_bytes`.
+    """
+    if not isinstance(rows, list):
+        raise ValueError("tensor specs must be a list")
+    specs = []
+    for dtype, shape, stride, offset in rows:
+        spec = TensorSpec(dtype, shape, stride, offset)
+        ints = [*shape, *stride, offset]
+        if dtype not in _DTYPES or len(shape) != len(stride) or any(type(x) is not int or x < 0 for x in ints):
+            raise ValueError("a tensor spec that cannot be")
+        extent = sum((size - 1) * step for size, step in zip(shape, stride, strict=True) if size) + 1
+        if extent > max(math.prod(shape), 1) or offset % _ALIGN or offset + spec.nbytes > limit_bytes:
+            raise ValueError("a tensor spec that reaches outside its memory")
+        specs.append(spec)
+    return specs
+
+
+def flatten(value: Any, tensors: list[Tensor], depth: int = 0) -> Any:
+    """Return the JSON skeleton of `value`, and append its tensors to `tensors`.
+
+    Raises:
+        TypeError: something that is neither a tensor, a scalar, nor a list, tuple or dict of such.
+    """
+    if depth > MAX_DEPTH:
+        raise TypeError(f"nested deeper than {MAX_DEPTH}")
+    if isinstance(value, Tensor):
+        tensors.append(value)
+        return {"t": len(tensors) - 1}
+    if value is None or isinstance(value, bool | int | str):
+        return {"v": value}
+    if isinstance(value, float):
+        return {"f": value.hex()}
+    if isinstance(value, list | tuple):
+        kind = "l" if isinstance(value, list) else "u"
+        return {kind: [flatten(item, tensors, depth + 1) for item in value]}
+    if isinstance(value, dict):
+        return {"d": [[flatten(key, [], depth + 1), flatten(item, tensors, depth + 1)] for key, item in value.items()]}
+    if isinstance(value, torch.dtype):
+        return {"y": str(value).removeprefix("torch.")}
+    raise TypeError(f"a value of type {type(value).__name__}")
+
+
+def unflatten(skeleton: Any, tensors: Sequence[Any], depth: int = 0) -> Any:
+    """Rebuild the value of `flatten`.
+
+    Raises:
+        ValueError: not a skeleton.
+    """
+    if depth > MAX_DEPTH or not isinstance(skeleton, dict) or len(skeleton) != 1:
+        raise ValueError("not a skeleton")
+    ((kind, body),) = skeleton.items()
+    match kind:
+        case "t" if type(body) is int and 0 <= body < len(tensors):
+            return tensors[body]
+        case "v":
+            return body
+        case "f":
+            return float.fromhex(body)
+        case "l":
+            return [unflatten(item, tensors, depth + 1) for item in body]
+        case "u":
+            return tuple(unflatten(item, tensors, depth + 1) for item in body)
+        case "d":
+            return {unflatten(key, [], depth + 1): unflatten(item, tensors, depth + 1) for key, item in body}
+        case "y" if body in _DTYPES:
+            return _DTYPES[body]
+    raise ValueError("not a skeleton")
+
+
+def shape_of(skeleton: Any) -> Any:
+    """Reduce a skeleton to its structure: tensor numbers and scalar values do not count."""
+    ((kind, body),) = skeleton.items()
+    if kind in "lu":
+        return [kind, [shape_of(item) for item in body]]
+    if kind == "d":
+        return [kind, [[key, shape_of(item)] for key, item in body]]
+    return kind

@@ -1,0 +1,145 @@
+"""Framed messages between the processes of a worker: length, JSON, and file descriptors beside it.
+
+A frame is 4 bytes of little-endian length and that many bytes of UTF-8 JSON (an object). Descriptors travel with the
+first byte. The reader owns every limit: a hostile writer can end the conversation, and nothing else.
+"""
+
+import array
+import json
+import os
+import select
+import socket
+import struct
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+_LENGTH = struct.Struct("<I")
+#: Largest frame read by default, bytes; the judge reads less from a candidate.
+MAX_FRAME_BYTES = 256 * 2**20
+#: Most descriptors that one frame carries.
+MAX_FDS = 8
+
+
+class WireClosed(Exception):
+    """The other end is gone."""
+
+
+class WireTimeout(Exception):
+    """No whole frame came in time."""
+
+
+class WireAbuse(Exception):
+    """What came is not a frame: too long, not JSON, or not an object."""
+
+
+class Channel:
+    """One end of a conversation over a stream socket."""
+
+    def __init__(self, sock: socket.socket, *, max_frame_bytes: int = MAX_FRAME_BYTES, max_fds: int = MAX_FDS) -> None:
+        """Take over `sock`; `max_fds=0` makes the kernel drop descriptors that the other end tries to push."""
+        self.sock = sock
+        self.sock.setblocking(False)
+        self.max_frame_bytes = max_frame_bytes
+        self.max_fds = max_fds
+
+    @classmethod
+    def pair(cls) -> tuple["Channel", socket.socket]:
+        """Make a connected pair: a channel, and the bare socket for another process."""
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        return cls(ours), theirs
+
+    def fileno(self) -> int:
+        """Descriptor, for `select`."""
+        return self.sock.fileno()
+
+    def close(self) -> None:
+        """Close this end."""
+        self.sock.close()
+
+    def send(self, message: Mapping[str, Any], fds: Sequence[int] = (), *, timeout_s: float = 30.0) -> None:
+        """Send one frame.
+
+        Raises:
+            WireClosed: the other end is gone.
+            WireTimeout: the other end does not read.
+        """
+        body = json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
+        data = memoryview(_LENGTH.pack(len(body)) + body)
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        deadline = time.monotonic() + timeout_s
+        while data:
+            try:
+                sent = self.sock.sendmsg([data], ancillary)
+            except BlockingIOError:
+                self._wait(select.POLLOUT, deadline)
+                continue
+            except OSError as error:
+                raise WireClosed(str(error)) from error
+            ancillary = []
+            data = data[sent:]
+
+    def receive(self, timeout_s: float | None) -> tuple[dict[str, Any], list[int]]:
+        """Receive one frame and its descriptors, which the caller owns.
+
+        Raises:
+            WireClosed: the other end is gone.
+            WireTimeout: no whole frame within `timeout_s` (None waits for ever).
+            WireAbuse: not a frame, or over a limit.
+        """
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        head, fds = self._read(_LENGTH.size, deadline, with_fds=True)
+        try:
+            (length,) = _LENGTH.unpack(head)
+            if length > self.max_frame_bytes:
+                raise WireAbuse(f"a frame of {length} bytes; at most {self.max_frame_bytes} are read")
+            body, _ = self._read(length, deadline)
+            return _decode(body), fds
+        except BaseException:
+            close_all(fds)
+            raise
+
+    def _read(self, size: int, deadline: float | None, *, with_fds: bool = False) -> tuple[bytes, list[int]]:
+        data = bytearray()
+        fds: list[int] = []
+        while len(data) < size:
+            try:
+                if with_fds and not data and self.max_fds:
+                    part, fds, _, _ = socket.recv_fds(self.sock, size, self.max_fds)
+                else:
+                    part = self.sock.recv(min(size - len(data), 2**20))
+            except BlockingIOError:
+                self._wait(select.POLLIN, deadline)
+                continue
+            except OSError as error:
+                raise WireClosed(str(error)) from error
+            if not part:
+                close_all(fds)
+                raise WireClosed("end of stream")
+            data += part
+        return bytes(data), fds
+
+    def _wait(self, events: int, deadline: float | None) -> None:
+        poller = select.poll()
+        poller.register(self.sock, events)
+        remaining = None if deadline is None else deadline - time.monotonic()
+        if remaining is not None and remaining <= 0:
+            raise WireTimeout
+        if not poller.poll(None if remaining is None else max(1.0, remaining * 1000)):
+            raise WireTimeout
+
+
+def close_all(fds: Sequence[int]) -> None:
+    """Close descriptors."""
+    for fd in fds:
+        os.close(fd)
+
+
+def _decode(body: bytes) -> dict[str, Any]:
+    try:
+        message = json.loads(body)
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise WireAbuse(f"not JSON ({type(error).__name__})") from error
+    if not isinstance(message, dict):
+        raise WireAbuse("not a JSON object")
+    return message
