@@ -1,4 +1,4 @@
-"""Settings: flags > DRKQ_* environment > ./drkq.toml > user TOML > defaults. The only reader of the environment."""
+"""Settings: flags > DRKQ_* > ./drkq.toml > user TOML > defaults. The only reader of the environment."""
 
 import hashlib
 import os
@@ -95,7 +95,7 @@ class Settings(BaseSettings):
 
     @property
     def runtime_dir(self) -> Path:
-        """Directory of the embedded stack's sockets and locks; one for each store, short enough for a socket path."""
+        """Where the embedded stack keeps sockets and locks: one a store, short enough for a socket path."""
         base = os.environ.get("XDG_RUNTIME_DIR")
         digest = hashlib.blake2b(self.store.encode(), digest_size=6).hexdigest()
         home = Path(base) / "drkq" if base else Path(tempfile.gettempdir()) / f"drkq-{os.getuid()}"
