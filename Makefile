@@ -1,0 +1,48 @@
+# `make demo` and `make test` need nothing but Python 3.11 with venv, and make the environment they run in.
+# A machine with a CUDA device uses it; any other machine judges through Triton's interpreter.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test fast lint types clean
+
+demo: $(VENV)/.worker
+	@echo '$$ drkq eval examples/softmax.py --problem softmax'
+	@$(BIN)/drkq eval examples/softmax.py --problem softmax
+	@echo
+	@echo '$$ drkq eval examples/wrong.py examples/torch_wrapper.py --problem softmax'
+	@$(BIN)/drkq eval examples/wrong.py examples/torch_wrapper.py --problem softmax; \
+	 status=$$?; test $$status -eq 1 || { echo "expected exit code 1 (a kernel is at fault), got $$status"; exit 70; }
+	@echo
+	@echo 'Everything is in the store: $(BIN)/drkq db path. Next: $(BIN)/drkq --help'
+
+test: lint types
+	$(BIN)/pytest
+
+# What takes seconds a test is left out.
+fast: $(VENV)/.test
+	$(BIN)/pytest -m 'not slow'
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/lint-imports --verbose
+
+types: $(VENV)/.test
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# The stamps are older than pyproject.toml when the dependencies may have changed, and only then pip runs.
+$(VENV)/.worker: pyproject.toml | $(BIN)/python
+	$(BIN)/pip install --quiet --editable '.[worker]'
+	@touch $@
+
+$(VENV)/.test: pyproject.toml | $(BIN)/python
+	$(BIN)/pip install --quiet --editable '.[test]'
+	@touch $@ $(VENV)/.worker
