@@ -1,5 +1,6 @@
 """Settings: flags > DRKQ_* > ./drkq.toml > user TOML > defaults. The only reader of the environment."""
 
+import difflib
 import hashlib
 import os
 import tempfile
@@ -113,11 +114,19 @@ def load_settings(**flags: Any) -> Settings:
     try:
         return Settings(**{name: value for name, value in flags.items() if value is not None})
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise BadSettings(f"The setting `{key}` is wrong: {first['msg']}.") from error
+        # Without the cause: it would quote the value, and a misspelt URL may hold a password.
+        raise BadSettings(_sentence(error)) from None
     except (SettingsError, ValueError, OSError) as error:
         raise BadSettings(f"The settings cannot be read: {error}.") from error
+
+
+def _sentence(error: ValidationError) -> str:
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"])
+    if first["type"] != "extra_forbidden":
+        return f"The setting `{key}` is wrong: {first['msg']}."
+    near = difflib.get_close_matches(key, Settings.model_fields, n=1)
+    return f"There is no setting `{key}`" + (f"; did you mean `{near[0]}`?" if near else ".")
 
 
 def explain(settings: Settings) -> list[tuple[str, str, str, str]]:
@@ -131,7 +140,8 @@ def explain(settings: Settings) -> list[tuple[str, str, str, str]]:
         source = files.get(name, "default")
         if f"DRKQ_{name.upper()}" in os.environ:
             source = f"DRKQ_{name.upper()}"
-        rows.append((name, str(getattr(settings, name)), source, field.description or ""))
+        value = getattr(settings, name)
+        rows.append((name, "" if value is None else str(value), source, field.description or ""))
     return rows
 
 

@@ -1,5 +1,6 @@
 """Settings: which source wins, what a typo says, and that secrets stay secret."""
 
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -55,7 +56,7 @@ def test_files_merge_by_key() -> None:
 @pytest.mark.parametrize("write", [write_user, write_project])
 def test_typo_in_a_file_is_named(write: Callable[[str], None]) -> None:
     write('devcie = "cpu"')
-    with pytest.raises(BadSettings, match="`devcie`"):
+    with pytest.raises(BadSettings, match="no setting `devcie`; did you mean `device`"):
         load_settings()
 
 
@@ -90,11 +91,11 @@ def test_secrets_are_masked_wherever_a_person_looks() -> None:
     assert settings.broker_url.get_secret_value() == SECRET
 
 
-def test_error_about_a_secret_does_not_quote_it() -> None:
-    write_project(f'broker_url = "{SECRET}"\nbroken = 1')
-    with pytest.raises(BadSettings) as caught:
+def test_error_about_a_misspelt_secret_does_not_quote_it() -> None:
+    write_project(f'brocker_url = "{SECRET}"')
+    with pytest.raises(BadSettings, match="brocker_url") as caught:
         load_settings()
-    assert "correct-horse" not in str(caught.value)
+    assert "correct-horse" not in "".join(traceback.format_exception(caught.value))
 
 
 def test_explain_names_the_source_of_every_setting(monkeypatch: pytest.MonkeyPatch) -> None:
