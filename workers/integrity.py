@@ -1,0 +1,105 @@
+"""Integrity: signs that a result was not come by honestly, each with its code of the catalogue, and the verdict.
+
+The catalogue is docs/reference/evidence.md. Observations made inside the candidate's process are claims: they can add
+evidence against a candidate, and never clear one.
+"""
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from drkernel_q.evaluation import Evidence, Integrity
+
+
+class Weight(Enum):
+    """How much a piece of evidence decides."""
+
+    NOTE = 0
+    SOFT = 1
+    HARD = 2
+    """Enough to reject by itself."""
+    FAILED = 3
+    """A detector could not do its work."""
+
+
+class Finding(NamedTuple):
+    """One observation that bears on integrity."""
+
+    code: str
+    weight: Weight
+    detail: str
+
+
+#: What is wrong with an output that is no plain, dense, freshly made tensor: code to (weight, sentence).
+OUTPUT_RULES: Mapping[str, tuple[Weight, str]] = {
+    "D3": (Weight.HARD, "an output is no plain torch.Tensor but a subclass or another object"),
+    "D4": (Weight.HARD, "an output carries attributes of its own that replace tensor methods"),
+    "C9": (Weight.HARD, "an output's memory is smaller than its elements (expanded or broadcast)"),
+    "C10": (Weight.HARD, "an output is a lazy view (negated, conjugated or copy-on-write)"),
+    "C11": (Weight.HARD, "an output is not a dense strided tensor"),
+    "A11": (Weight.SOFT, "an output shares memory with an input or a parameter, the reference's does not"),
+    "B7": (Weight.SOFT, "two outputs share memory, the reference's do not"),
+}
+
+
+def is_plain(value: object) -> bool:
+    """Whether `value` is exactly a tensor or a parameter, so that copying it runs no code of the candidate."""
+    return type(value) in (Tensor, torch.nn.Parameter)
+
+
+def output_codes(outputs: Sequence[Tensor], others: Sequence[Tensor]) -> list[str]:
+    """Return the codes of `OUTPUT_RULES` that `outputs` break; `others` are the inputs and parameters."""
+    codes = set()
+    plain = [output for output in outputs if is_plain(output)]
+    if len(plain) < len(outputs):
+        codes.add("D3")
+    dense = [output for output in plain if output.layout is torch.strided]
+    if len(dense) < len(plain):
+        codes.add("C11")
+    for output in dense:
+        if vars(output):
+            codes.add("D4")
+        if output.is_neg() or output.is_conj() or torch._C._is_cow_tensor(output):
+            codes.add("C10")
+        if output.untyped_storage().nbytes() < output.numel() * output.element_size():
+            codes.add("C9")
+    held = {_address(other) for other in others if is_plain(other) and other.numel()}
+    made = [_address(output) for output in dense if output.numel()]
+    if held & set(made):
+        codes.add("A11")
+    if len(set(made)) < len(made):
+        codes.add("B7")
+    return sorted(codes)
+
+
+def _address(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
+
+
+def mode_depths() -> tuple[int, int]:
+    """Return how many function modes and dispatch modes are on (attack E1 leaves one on)."""
+    return torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()
+
+
+def same_bits(left: Tensor, right: Tensor) -> bool:
+    """Whether two tensors hold the same bytes; NaN equals itself here."""
+    if left.shape != right.shape or left.dtype != right.dtype:
+        return False
+    if not left.numel():
+        return True
+    first, second = (tensor.detach().contiguous().flatten().view(torch.uint8) for tensor in (left, right))
+    return bool(torch.equal(first, second))
+
+
+def verdict(findings: Sequence[Finding]) -> tuple[Integrity, tuple[Evidence, ...]]:
+    """Decide: rejected by any hard evidence, else unknown if a detector failed, else suspicious by any soft one."""
+    weights = {finding.weight for finding in findings}
+    evidence = tuple(Evidence(code=f.code, detail=f.detail) for f in dict.fromkeys(findings))
+    if Weight.HARD in weights:
+        return Integrity.REJECTED, evidence
+    if Weight.FAILED in weights:
+        return Integrity.UNKNOWN, evidence
+    return (Integrity.SUSPICIOUS if Weight.SOFT in weights else Integrity.CLEAN), evidence

@@ -1,0 +1,324 @@
+"""The zygote: a process with torch and triton imported and no device context, which forks judges and candidates.
+
+It holds no secret: its environment is clean, and whatever a candidate could read of it after the fork is library code.
+It is the parent (and subreaper) of everything it forks, so it can end a candidate together with any daemon it made.
+"""
+
+import gc
+import os
+import random
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from workers import linux, sandbox
+from workers.wire import Channel, WireClosed, WireTimeout, close_all
+
+#: Longest wait for a killed process to go; a process that hangs in the driver stays longer and makes the device sick.
+REAP_S = 30.0
+#: Longest wait for torch and triton to be imported on a cold machine.
+BOOT_S = 180.0
+_EXIT_POLL_S = 0.01
+
+
+class Child(NamedTuple):
+    """A process that the zygote forked."""
+
+    pid: int
+    pidfd: int
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until the process ends; return whether it did."""
+        return bool(select.select([self.pidfd], [], [], timeout_s)[0])
+
+    def kill(self) -> None:
+        """Kill the process; nothing if it is gone."""
+        try:
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+
+class ZygoteConfig(NamedTuple):
+    """What a zygote needs to know."""
+
+    device: str
+    """`cpu` or `cuda`; which CUDA device is decided by the environment mask."""
+    first_uid: int | None
+    """First user id for candidates; None runs them as the worker's own user."""
+    memory_bytes: int
+    """Host memory of one candidate."""
+
+
+class Zygote:
+    """A client's end of a zygote."""
+
+    def __init__(self, channel: Channel) -> None:
+        """Speak to the zygote over `channel`."""
+        self.channel = channel
+
+    @classmethod
+    def start(cls, config: ZygoteConfig, environment: Mapping[str, str]) -> "Zygote":
+        """Start a zygote as a child process with exactly `environment`, and return at once; see `wait_ready`."""
+        channel, theirs = Channel.pair()
+        arguments = [config.device, str(config.first_uid or 0), str(config.memory_bytes)]
+        subprocess.Popen(
+            [sys.executable, "-m", "workers.zygote", *arguments],
+            stdin=theirs,
+            env=dict(environment),
+            start_new_session=True,
+        )
+        theirs.close()
+        return cls(channel)
+
+    def wait_ready(self, timeout_s: float = BOOT_S) -> dict[str, Any]:
+        """Wait until everything is imported; return versions and the measures of the sandbox."""
+        return self.channel.receive(timeout_s)[0]
+
+    def spawn(self, role: str, sock: socket.socket, output_fd: int) -> Child:
+        """Fork a `judge` or a `candidate` that speaks over `sock` and writes its output to `output_fd`."""
+        self.channel.send({"op": "spawn", "role": role}, [sock.fileno(), output_fd])
+        reply, fds = self.channel.receive(REAP_S)
+        sock.close()
+        return Child(reply["pid"], fds[0])
+
+    def end(self, child: Child) -> int | None:
+        """End a child and all it made; return its wait status, or None when it cannot be killed."""
+        self.channel.send({"op": "end", "pid": child.pid})
+        reply, _ = self.channel.receive(2 * REAP_S)
+        os.close(child.pidfd)
+        status: int | None = reply["status"]
+        return status
+
+    def close(self) -> None:
+        """Let the zygote end; it takes all its children with it."""
+        self.channel.close()
+
+
+class _Forked(NamedTuple):
+    role: str
+    owner: Channel
+    pidfd: int
+    workdir: str | None
+    uid: int | None
+
+
+class Server:
+    """The zygote's own loop."""
+
+    def __init__(self, channel: Channel, config: ZygoteConfig) -> None:
+        """Serve `channel`; the zygote ends with it."""
+        self.root = channel
+        self.config = config
+        self.clients: list[Channel] = [channel]
+        self.children: dict[int, _Forked] = {}
+
+    def serve(self) -> None:
+        """Answer until the root client is gone, then end everything."""
+        try:
+            while self.root in self.clients:
+                ready, _, _ = select.select(self.clients, [], [])
+                for client in ready:
+                    self._answer(client)
+        finally:
+            for pid in list(self.children):
+                self._end(pid)
+
+    def _answer(self, client: Channel) -> None:
+        try:
+            message, fds = client.receive(REAP_S)
+            if message["op"] == "spawn":
+                self._spawn(client, message["role"], fds)
+            else:
+                client.send({"status": self._end(message["pid"])})
+        except (WireClosed, WireTimeout):
+            self._forget(client)
+
+    def _forget(self, client: Channel) -> None:
+        self.clients.remove(client)
+        client.close()
+        for pid, child in list(self.children.items()):
+            if child.owner is client and child.role == "candidate":
+                self._end(pid)
+
+    def _spawn(self, client: Channel, role: str, fds: list[int]) -> None:
+        uid = workdir = channel = theirs = None
+        if role == "candidate":
+            uid, workdir = self._lodging()
+        else:
+            channel, theirs = Channel.pair()
+        pid = os.fork()
+        if pid == 0:
+            _become(role, fds, theirs, self.config, uid, workdir)
+        close_all(fds)
+        pidfd = os.pidfd_open(pid)
+        self.children[pid] = _Forked(role, client, pidfd, workdir, uid)
+        if channel is not None and theirs is not None:
+            theirs.close()
+            self.clients.append(channel)
+        client.send({"pid": pid}, [pidfd])
+
+    def _lodging(self) -> tuple[int | None, str]:
+        """Choose a user id that no living candidate has, and make its private folder."""
+        workdir = tempfile.mkdtemp(prefix="drkq-candidate-")
+        if self.config.first_uid is None:
+            return None, workdir
+        taken = {child.uid for child in self.children.values()}
+        uid = next(number for number in range(self.config.first_uid, 2**31) if number not in taken)
+        os.chown(workdir, uid, uid)
+        return uid, workdir
+
+    def _end(self, pid: int) -> int | None:
+        child = self.children.pop(pid, None)
+        if child is None:
+            return None
+        try:
+            if child.role == "candidate":
+                self._kill_family(pid, child)
+            else:
+                os.kill(pid, signal.SIGKILL)
+            status = _reap(pid, child.pidfd)
+        finally:
+            os.close(child.pidfd)
+            if child.workdir is not None:
+                shutil.rmtree(child.workdir, ignore_errors=True)
+        return status
+
+    def _kill_family(self, pid: int, child: _Forked) -> None:
+        if child.uid is not None:
+            sandbox.kill_user(child.uid)
+        for _ in range(100):  # a fork bomb under one's own user can outrun a sweep, but not its process limit
+            strays = [pid, *(stray for stray in _own_children() if stray not in self.children and stray != pid)]
+            for stray in strays:
+                _kill_quietly(stray)
+            for stray in strays[1:]:
+                _reap_quietly(stray)
+            if len(strays) == 1:
+                break
+            time.sleep(_EXIT_POLL_S)
+
+
+def _own_children() -> list[int]:
+    with open(f"/proc/self/task/{os.getpid()}/children") as listing:
+        return [int(pid) for pid in listing.read().split()]
+
+
+def _kill_quietly(pid: int) -> None:
+    for send in (os.killpg, os.kill):
+        try:
+            send(pid, signal.SIGKILL)
+        except (ProcessLookupError, PermissionError):
+            continue
+
+
+def _reap_quietly(pid: int) -> None:
+    try:
+        os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        pass
+
+
+def _reap(pid: int, pidfd: int) -> int | None:
+    if not select.select([pidfd], [], [], REAP_S)[0]:
+        return None
+    return os.waitpid(pid, 0)[1]
+
+
+def _become(
+    role: str,
+    fds: list[int],
+    zygote_sock: socket.socket | None,
+    config: ZygoteConfig,
+    uid: int | None,
+    workdir: str | None,
+) -> None:
+    """Turn this fresh fork into `role`, and never return."""
+    code = 70
+    try:
+        os.setsid()
+        linux.die_with_parent(signal.SIGKILL)
+        conn, zygote_fd = _arrange_descriptors(fds, zygote_sock)
+        random.seed()
+        if role == "candidate":
+            from workers import candidate
+
+            assert workdir is not None
+            memory = config.memory_bytes if config.device == "cpu" else None
+            candidate.main(conn, config.device, sandbox.Confinement(workdir, uid, memory))
+        else:
+            from workers import judge
+
+            judge.main(conn, zygote_fd, config.device)
+        code = 0
+    except BaseException:  # noqa: BLE001 - a fork must end here and not return into the zygote's loop
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _arrange_descriptors(fds: list[int], zygote_sock: socket.socket | None) -> tuple[int, int]:
+    """Put the output on 1 and 2, keep the conversation and (for a judge) the zygote, close everything else."""
+    conn, output = fds
+    zygote_fd = zygote_sock.detach() if zygote_sock is not None else -1
+    for number, source in enumerate((os.open(os.devnull, os.O_RDONLY), output, output)):
+        os.dup2(source, number)
+    low = 3
+    for keep in sorted(fd for fd in (conn, zygote_fd) if fd >= 0):
+        os.closerange(low, keep)
+        low = keep + 1
+    os.closerange(low, 2**20)
+    return conn, zygote_fd
+
+
+def _boot(config: ZygoteConfig) -> dict[str, Any]:
+    """Import everything that children need, and check that a fork of this process will be sound."""
+    if config.first_uid is not None and not sandbox.expose_code(config.first_uid):
+        config = config._replace(first_uid=None)
+    if config.device == "cpu":
+        from workers import interpreter
+
+        interpreter.prepare()
+    import torch
+    import triton
+
+    if config.device == "cpu":
+        interpreter.install()
+    from workers import candidate, judge  # noqa: F401 - imported once here instead of in every fork
+
+    torch.set_num_threads(1)
+    threads = len(os.listdir("/proc/self/task"))
+    if threads != 1 or torch.cuda.is_initialized():
+        raise RuntimeError(f"the zygote has {threads} threads and cannot fork soundly")
+    gc.collect()
+    gc.freeze()
+    return {"torch": torch.__version__, "triton": triton.__version__, "uid": config.first_uid}
+
+
+def main(arguments: list[str]) -> None:
+    """Run a zygote whose root client is on standard input."""
+    linux.die_with_parent(signal.SIGKILL)
+    linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
+    device, first_uid, memory_bytes = arguments
+    config = ZygoteConfig(device, int(first_uid) or None, int(memory_bytes))
+    channel = Channel(socket.socket(fileno=os.dup(0)))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    ready = _boot(config)
+    channel.send(ready)
+    Server(channel, config._replace(first_uid=ready["uid"])).serve()
+
+
+if __name__ == "__main__":
+    from workers import zygote
+
+    zygote.main(sys.argv[1:])
