@@ -75,7 +75,7 @@ def find_problem(spec: str, settings: "Settings") -> Problem:
     if _KERNELBENCH_SPEC.fullmatch(spec):
         if settings.kernelbench is None:
             raise BadProblem(
-                f"Problem {spec} needs a checkout of KernelBench; give --kernelbench DIR or set DRKQ_KERNELBENCH."
+                f"Problem {spec} needs a checkout of KernelBench; set DRKQ_KERNELBENCH or --kernelbench."
             )
         return load_kernelbench(settings.kernelbench, spec)
     builtin = builtin_files()

@@ -206,7 +206,7 @@ def parse_override(text: str) -> tuple[str, Constant]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return name, evaluate_constant(ast.parse(value, mode="eval").body)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise BadInput(
             f"The value of `{text}` is no literal such as 4, 0.5, True, (3, 3) or 'text'."
-        ) from error
+        ) from None

@@ -20,9 +20,9 @@ def load_problem(path: Path, *, name: str | None = None) -> Problem:
             raise BadProblem(f"{path} has {size} bytes; the largest reference is {MAX_PROBLEM_BYTES}.")
         source = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise BadProblem(f"{path} is not UTF-8 text (byte {error.start}).") from error
+        raise BadProblem(f"{path} is not UTF-8 text (byte {error.start}).") from None
     except OSError as error:
-        raise BadProblem(f"{path} cannot be read: {error.strerror}.") from error
+        raise BadProblem(f"{path} cannot be read: {error.strerror}.") from None
     check_source(source, str(path))
     return Problem(name=name or path.stem, source=source)
 

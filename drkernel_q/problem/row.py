@@ -77,13 +77,13 @@ def load_row(path: Path, key: str) -> Problem:
     try:
         row = _numbered(path, int(key)) if key.isdecimal() else _identified(path, key.removeprefix("uuid="))
     except (pa.ArrowException, OSError) as error:
-        raise BadProblem(f"{path} cannot be read as Parquet or Arrow data: {error}.") from error
+        raise BadProblem(f"{path} cannot be read as Parquet or Arrow data: {error}.") from None
     if row is None:
         raise BadProblem(f"{path} has no row `{key}`; give a row number from 0, or a uuid.")
     try:
         return problem_from_row(row)
     except BadProblem as error:
-        raise BadProblem(f"{path}#{key}: {error}") from error
+        raise BadProblem(f"{path}#{key}: {error}") from None
 
 
 def _numbered(path: Path, number: int) -> dict[str, Any] | None:

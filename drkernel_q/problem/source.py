@@ -23,11 +23,11 @@ def parse_source(source: str, where: str) -> ast.Module:
             return ast.parse(source)
     except SyntaxError as error:
         line = f", line {error.lineno}" if error.lineno else ""
-        raise BadProblem(f"{where}{line}: {error.msg}.") from error
+        raise BadProblem(f"{where}{line}: {error.msg}.") from None
     except (ValueError, RecursionError, MemoryError) as error:
         raise BadProblem(
             f"{where} cannot be parsed as Python: {error or 'it is nested too deeply'}."
-        ) from error
+        ) from None
 
 
 def check_source(source: str, where: str) -> None:
@@ -52,8 +52,8 @@ def module_names(source: str, where: str) -> set[str]:
     """Name everything that the module binds at its top level."""
     try:
         return set(_bound(parse_source(source, where).body))
-    except RecursionError as error:
-        raise BadProblem(f"{where} cannot be read: it is nested too deeply.") from error
+    except RecursionError:
+        raise BadProblem(f"{where} cannot be read: it is nested too deeply.") from None
 
 
 def _bound(statements: Iterable[ast.stmt]) -> Iterator[str]:

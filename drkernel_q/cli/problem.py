@@ -1,0 +1,172 @@
+"""`drkq problem`: what there is to solve."""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import click
+
+from drkernel_q.cli.output import emit_json, emit_table, emit_text, say
+from drkernel_q.errors import BadProblem, BadSettings
+from drkernel_q.problem import (
+    Problem,
+    added_files,
+    added_folder,
+    builtin_files,
+    find_problem,
+    kernelbench_files,
+    load_folder,
+    load_problem,
+    parse_override,
+)
+from drkernel_q.settings import Settings, load_settings
+
+COLUMNS = ("name", "level", "origin", "summary")
+
+_kernelbench = click.option(
+    "--kernelbench",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="A checkout of KernelBench (also: DRKQ_KERNELBENCH).",
+)
+
+
+@click.group()
+def command() -> None:
+    """List, show and add the problems that kernels are judged on."""
+
+
+@command.command("list")
+@_kernelbench
+@click.option("--json", "as_json", is_flag=True, help="Write a JSON list.")
+def list_problems(kernelbench: Path | None, as_json: bool) -> None:
+    """List the built-in problems, those you added, and those of a KernelBench checkout.
+
+    \b
+    Examples:
+      drkq problem list
+      drkq problem list --kernelbench ~/KernelBench --json | jq -r '.[].name'
+    """  # noqa: D301 - click wants the backspace character itself
+    rows = list(_rows(load_settings(kernelbench=kernelbench)))
+    if as_json:
+        emit_json([dict(zip(COLUMNS, row, strict=True)) for row in rows])
+    else:
+        emit_table(COLUMNS, rows)
+
+
+@command.command()
+@click.argument("name")
+@_kernelbench
+@click.option(
+    "--set",
+    "overrides",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="Replace a constant of the module; repeatable.",
+)
+@click.option(
+    "--json", "as_json", is_flag=True, help="Write a JSON document with constants, sizes and source."
+)
+def show(name: str, kernelbench: Path | None, overrides: tuple[str, ...], as_json: bool) -> None:
+    """Print the source of a problem.
+
+    NAME is a name of `drkq problem list`, `1/23` of KernelBench, a file, or FILE.parquet#ROW.
+
+    \b
+    Examples:
+      drkq problem show softmax
+      drkq problem show softmax --set BATCH=4 > small.py
+      drkq problem show 1/23 --kernelbench ~/KernelBench --json | jq .constants
+    """  # noqa: D301 - click wants the backspace character itself
+    problem = find_problem(name, load_settings(kernelbench=kernelbench))
+    problem = problem.resized(dict(map(parse_override, overrides)))
+    if as_json:
+        emit_json(_document(problem))
+    else:
+        emit_text(problem.source.removesuffix("\n"))
+
+
+@command.command()
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--force", is_flag=True, help="Replace added problems of the same name.")
+def add(files: tuple[Path, ...], force: bool) -> None:
+    """Check reference files, and keep copies that can be named without their path.
+
+    FILE may be a folder. Nothing is kept unless all of it can be.
+
+    \b
+    Examples:
+      drkq problem add my_softmax.py
+      drkq eval kernel.py --problem my_softmax
+    """  # noqa: D301 - click wants the backspace character itself
+    settings = load_settings()
+    chosen: dict[str, Problem] = {}
+    for problem in _loaded(files):
+        if not problem.name[0].isalnum():
+            raise BadProblem(f"A problem's name starts with a letter or a digit; rename {problem.name}.py.")
+        if chosen.setdefault(problem.name, problem).hash != problem.hash:
+            raise BadProblem(f"Two different files are called {problem.name}.py; rename one.")
+    if not force:
+        _refuse_to_replace(chosen, added_files(settings))
+    folder = added_folder(settings)
+    try:
+        _keep(folder, chosen.values())
+    except OSError as error:
+        raise BadSettings(
+            f"{folder} (of the setting `data_dir`) cannot be written: {error.strerror}."
+        ) from None
+
+
+def _rows(settings: Settings) -> Iterator[tuple[str, int | None, str, str]]:
+    sources = [("added", added_files(settings)), ("built-in", builtin_files())]
+    if settings.kernelbench is not None:
+        sources.append(("KernelBench", kernelbench_files(settings.kernelbench)))
+    for origin, files in sources:
+        for name, path in files.items():
+            folder = path.parent.name
+            level = int(folder.removeprefix("level")) if folder.startswith("level") else None
+            yield name, level, origin, _summary(path)
+
+
+def _summary(path: Path) -> str:
+    # One broken file must not hide the others.
+    try:
+        return load_problem(path).summary
+    except BadProblem as error:
+        return f"unusable: {error}"
+
+
+def _document(problem: Problem) -> dict[str, object]:
+    return {
+        "name": problem.name,
+        "hash": problem.hash,
+        "summary": problem.summary,
+        "constants": problem.constants,
+        "cpu_sizes": problem.cpu_sizes,
+        "source": problem.source,
+    }
+
+
+def _loaded(files: tuple[Path, ...]) -> Iterator[Problem]:
+    for path in files:
+        if path.is_dir():
+            yield from load_folder(path)
+        else:
+            yield load_problem(path)
+
+
+def _refuse_to_replace(chosen: dict[str, Problem], present: dict[str, Path]) -> None:
+    for name, problem in chosen.items():
+        if name in present and present[name].read_bytes() != problem.source.encode():
+            raise BadProblem(
+                f"Another problem called {name} is there already; rename the file, or give --force."
+            )
+
+
+def _keep(folder: Path, problems: Iterable[Problem]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for problem in problems:
+        # Under its name there is never half a file.
+        partial = folder / f".{problem.name}.partial"
+        partial.write_bytes(problem.source.encode())
+        partial.replace(folder / f"{problem.name}.py")
+        say(f"Added {problem.name}.")
