@@ -1,0 +1,179 @@
+"""The reference side: trusted code of the problem, run by the judge in its own precision and in fp64."""
+
+import copy
+import linecache
+import sys
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from drkernel_q.errors import BadProblem
+from drkernel_q.evaluation import Baseline
+from drkernel_q.problem import Problem
+from workers.correctness import Expected
+from workers.shared import flatten, unflatten
+
+_MODULE = "drkq_reference"
+
+
+class Reference:
+    """A problem's `Model` on one device, for one seed of its weights at a time."""
+
+    def __init__(self, problem: Problem, device: str, *, train: bool) -> None:
+        """Execute the problem's module.
+
+        Raises:
+            BadProblem: it cannot be executed, or what it defines cannot be used.
+        """
+        self.device = device
+        self.train = train
+        self.module = _execute(problem)
+        self.init_args = self._call("get_init_inputs") if hasattr(self.module, "get_init_inputs") else []
+        if not isinstance(self.init_args, list | tuple):
+            raise BadProblem(f"get_init_inputs() of {problem.name} returns no list.")
+        self.name = problem.name
+        self._model: nn.Module | None = None
+        self._exact_model: nn.Module | None = None
+        self.compiled: dict[Baseline, Callable[..., Any]] = {}
+
+    def _call(self, name: str) -> Any:
+        try:
+            return getattr(self.module, name)()
+        except Exception as error:
+            raise BadProblem(f"{name}() of the problem raises {type(error).__name__}: {error}") from error
+
+    def build(self, seed: int) -> nn.Module:
+        """Make the model under `seed`, on the device, as a candidate will make its own."""
+        try:
+            torch.manual_seed(seed)
+            model = self.module.Model(*self.init_args)
+            if not isinstance(model, nn.Module):
+                raise BadProblem(f"Model of {self.name} is no torch.nn.Module.")
+            self._model = model.to(self.device).train(self.train)
+        except (torch.OutOfMemoryError, MemoryError) as error:
+            raise BadProblem(f"Model of {self.name} needs more memory than the device has.") from error
+        except Exception as error:
+            raise BadProblem(f"Model() of {self.name} raises {type(error).__name__}: {error}") from error
+        self._exact_model = None
+        self.compiled.clear()
+        return self._model
+
+    @property
+    def model(self) -> nn.Module:
+        """The model that was built last."""
+        assert self._model is not None
+        return self._model
+
+    def inputs(self, seed: int) -> list[Any]:
+        """Make fresh inputs under `seed`, on the device.
+
+        Raises:
+            BadProblem: no list, no tensor in it, or something that is neither tensor nor scalar.
+        """
+        torch.manual_seed(seed)
+        with torch.device(self.device):
+            values = self._call("get_inputs")
+        if not isinstance(values, list | tuple):
+            raise BadProblem(f"get_inputs() of {self.name} returns no list but a {type(values).__name__}.")
+        tensors: list[Tensor] = []
+        try:
+            skeletons = [flatten(value, tensors) for value in values]
+        except TypeError as error:
+            raise BadProblem(f"get_inputs() of {self.name} returns {error}; tensors and scalars are wanted.") from error
+        if not tensors:
+            raise BadProblem(f"get_inputs() of {self.name} returns no tensor.")
+        moved = [tensor.detach().to(self.device) for tensor in tensors]
+        return [unflatten(skeleton, moved) for skeleton in skeletons]
+
+    def run(self, inputs: Sequence[Any], baseline: Baseline = Baseline.EAGER) -> Any:
+        """Run one forward pass in the reference's own precision, without gradients."""
+        call = self.model if baseline is Baseline.EAGER else self._compile()
+        with torch.no_grad():
+            return call(*inputs)
+
+    def _compile(self) -> Callable[..., Any]:
+        if Baseline.COMPILE not in self.compiled:
+            self.compiled[Baseline.COMPILE] = torch.compile(self.model)
+        return self.compiled[Baseline.COMPILE]
+
+    def expected(self, inputs: Sequence[Any]) -> Expected:
+        """Run the reference in its own precision and in fp64.
+
+        Raises:
+            BadProblem: the reference fails, or returns something that cannot be compared.
+        """
+        working: list[Tensor] = []
+        state = copy.deepcopy(self.model.state_dict()) if self.train else None
+        try:
+            skeleton = flatten(self.run(_copied(inputs)), working)
+        except (torch.OutOfMemoryError, MemoryError) as error:
+            raise BadProblem(f"{self.name} needs more memory than the device has.") from error
+        except Exception as error:
+            raise BadProblem(f"Model of {self.name} raises {type(error).__name__}: {error}") from error
+        if not working:
+            raise BadProblem(f"Model of {self.name} returns no tensor.")
+        if state is not None:
+            self.model.load_state_dict(state)
+        exact = self._run_exactly(inputs)
+        matching = exact if exact is not None and len(exact) == len(working) else [None] * len(working)
+        parameters = [*self.model.parameters(), *(leaf for leaf in _leaves(inputs))]
+        longest = max((size for tensor in parameters for size in tensor.shape), default=1)
+        return Expected(skeleton, working, list(matching), longest)
+
+    def _run_exactly(self, inputs: Sequence[Any]) -> list[Tensor] | None:
+        """Run in fp64; None when the problem fixes a dtype inside and cannot be run so."""
+        try:
+            if self._exact_model is None or self.train:
+                self._exact_model = copy.deepcopy(self.model).double()
+            tensors: list[Tensor] = []
+            skeletons = [flatten(value, tensors) for value in inputs]
+            wide = [tensor.double() if tensor.is_floating_point() else tensor.clone() for tensor in tensors]
+            with torch.no_grad():
+                outputs: list[Tensor] = []
+                flatten(self._exact_model(*(unflatten(skeleton, wide) for skeleton in skeletons)), outputs)
+        except (RuntimeError, TypeError, ValueError):
+            return None
+        return outputs
+
+    def parameters_and_buffers(self) -> list[Tensor]:
+        """List every tensor that the model owns."""
+        return [*self.model.parameters(), *self.model.buffers()]
+
+
+def _execute(problem: Problem) -> types.ModuleType:
+    module = types.ModuleType(_MODULE)
+    module.__file__ = f"<{problem.name}>"
+    # Triton and torch.compile look a function's source up by this name.
+    linecache.cache[module.__file__] = (
+        len(problem.source),
+        None,
+        problem.source.splitlines(keepends=True),
+        module.__file__,
+    )
+    sys.modules[_MODULE] = module
+    try:
+        exec(compile(problem.source, module.__file__, "exec"), module.__dict__)  # noqa: S102 - trusted: the reference
+    except Exception as error:
+        raise BadProblem(f"{problem.name} cannot be executed: {type(error).__name__}: {error}") from error
+    for name in ("Model", "get_inputs"):
+        if not callable(getattr(module, name, None)):
+            raise BadProblem(f"{problem.name} defines no {name}.")
+    return module
+
+
+def _leaves(values: Sequence[Any]) -> list[Tensor]:
+    tensors: list[Tensor] = []
+    for value in values:
+        flatten(value, tensors)
+    return tensors
+
+
+def _copied(values: Sequence[Any]) -> list[Any]:
+    """Copy inputs, so that a reference that works in place leaves the originals as they are."""
+    tensors: list[Tensor] = []
+    skeletons = [flatten(value, tensors) for value in values]
+    copies = [tensor.clone() for tensor in tensors]
+    return [unflatten(skeleton, copies) for skeleton in skeletons]

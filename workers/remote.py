@@ -1,0 +1,168 @@
+"""The judge's handle of a candidate process: one request at a time, each with a deadline, every failure an outcome."""
+
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from drkernel_q.errors import InfrastructureFailure
+from drkernel_q.evaluation import Outcome
+from workers.wire import Channel, WireAbuse, WireClosed, WireTimeout
+from workers.zygote import Child, Zygote
+
+#: Largest frame that is read from a candidate, bytes.
+MAX_REPLY_BYTES = 4 * 2**20
+#: What is kept of a candidate's output, bytes; the rest is read and dropped.
+MAX_OUTPUT_BYTES = 4096
+#: Longest time from fork to a ready harness, seconds.
+START_S = 60.0
+_SLICE_S = 0.1
+_KINDS = {"memory": Outcome.OUT_OF_MEMORY, "compile": Outcome.COMPILE_ERROR, "runtime": Outcome.RUNTIME_ERROR}
+
+
+class CandidateFailed(Exception):
+    """The candidate ended its evaluation by itself; `outcome` says how."""
+
+    def __init__(self, outcome: Outcome, error: str) -> None:
+        """Keep what is reported."""
+        super().__init__(error)
+        self.outcome = outcome
+        self.error = error
+
+
+class RemoteCandidate:
+    """A confined candidate process, used as a context manager that always ends it."""
+
+    def __init__(self, zygote: Zygote, memory_bytes: int) -> None:
+        """Fork a candidate and wait for its harness.
+
+        Raises:
+            InfrastructureFailure: it did not come up; no candidate code has run.
+        """
+        self.zygote = zygote
+        self.memory_bytes = memory_bytes
+        self.channel, theirs = Channel.pair()
+        self.channel.max_fds = 0
+        self.channel.max_frame_bytes = MAX_REPLY_BYTES
+        reader, writer = os.pipe()
+        self.child: Child | None = zygote.spawn("candidate", theirs, writer)
+        os.close(writer)
+        self.output = bytearray()
+        self._drain = threading.Thread(target=self._read_output, args=(reader,), daemon=True)
+        self._drain.start()
+        try:
+            self.isolation: list[str] = self._wait(START_S)["isolation"]
+        except (CandidateFailed, KeyError) as error:
+            self.close()
+            text = self.output.decode(errors="replace")[-500:]
+            raise InfrastructureFailure(f"No candidate process could be started: {error} {text}") from error
+
+    def ask(
+        self, operation: str, message: dict[str, Any], fds: Sequence[int] = (), *, deadline_s: float
+    ) -> dict[str, Any]:
+        """Send one request and return the reply.
+
+        Raises:
+            CandidateFailed: an exception, a crash, a deadline, too much memory, or nonsense instead of a reply.
+        """
+        try:
+            self.channel.send({"op": operation, **message}, fds, timeout_s=deadline_s)
+        except WireTimeout:
+            self._fail(Outcome.TIMEOUT, f"no answer within {deadline_s:g} s ({operation})")
+        except WireClosed:
+            self._fail_by_death()
+        reply = self._wait(deadline_s)
+        if reply.get("ok") is True:
+            return reply
+        outcome = _KINDS.get(str(reply.get("kind")), Outcome.RUNTIME_ERROR)
+        raise CandidateFailed(outcome, str(reply.get("error")))
+
+    def _wait(self, deadline_s: float) -> dict[str, Any]:
+        deadline = time.monotonic() + deadline_s
+        assert self.child is not None
+        while True:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
+                self._fail(Outcome.TIMEOUT, f"no answer within {deadline_s:g} s")
+            watched = [self.channel.fileno(), self.child.pidfd]
+            ready, _, _ = select.select(watched, [], [], min(remaining, _SLICE_S))
+            if self.channel.fileno() in ready:
+                return self._receive(remaining)
+            if ready:
+                self._fail_by_death()
+            self._watch_memory()
+
+    def _receive(self, timeout_s: float) -> dict[str, Any]:
+        try:
+            return self.channel.receive(timeout_s)[0]
+        except WireTimeout:
+            self._fail(Outcome.TIMEOUT, "half an answer")
+        except WireAbuse as abuse:
+            self._fail(Outcome.CRASHED, f"the candidate wrote nonsense to the judge's channel: {abuse}")
+        except WireClosed:
+            self._fail_by_death()
+        raise AssertionError("unreachable")
+
+    def _watch_memory(self) -> None:
+        assert self.child is not None
+        if private_bytes(self.child.pid) > self.memory_bytes:
+            self._fail(Outcome.OUT_OF_MEMORY, f"more than {self.memory_bytes / 2**30:.1f} GiB of host memory")
+
+    def _fail(self, outcome: Outcome, error: str) -> None:
+        self.close()
+        raise CandidateFailed(outcome, error)
+
+    def _fail_by_death(self) -> None:
+        assert self.child is not None
+        self.child.wait(1.0)
+        status = self.close()
+        if status is None:
+            raise InfrastructureFailure("A candidate process cannot be killed; the device may be sick.")
+        if not os.WIFSIGNALED(status):
+            code = os.waitstatus_to_exitcode(status)
+            raise CandidateFailed(Outcome.CRASHED, f"the process exited with code {code} instead of answering")
+        name = signal.Signals(os.WTERMSIG(status)).name
+        if name == "SIGKILL":
+            raise CandidateFailed(Outcome.OUT_OF_MEMORY, "killed by SIGKILL, most likely for the memory it held")
+        raise CandidateFailed(Outcome.CRASHED, f"the process died of {name}")
+
+    def close(self) -> int | None:
+        """End the process and all it made; return its wait status."""
+        if self.child is None:
+            return None
+        child, self.child = self.child, None
+        self.channel.close()
+        status = self.zygote.end(child)
+        self._drain.join(2.0)
+        return status
+
+    def __enter__(self) -> "RemoteCandidate":
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the process."""
+        self.close()
+
+    def _read_output(self, reader: int) -> None:
+        with os.fdopen(reader, "rb", buffering=0) as pipe:
+            while part := pipe.read(2**16):
+                if len(self.output) < MAX_OUTPUT_BYTES:
+                    self.output += part[: MAX_OUTPUT_BYTES - len(self.output)]
+
+
+def private_bytes(pid: int) -> int:
+    """Return the private resident memory of a process and its children, bytes; 0 when it is gone."""
+    total = 0
+    try:
+        with open(f"/proc/{pid}/statm") as statm:
+            _, resident, shared = statm.read().split()[:3]
+        total = (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+        with open(f"/proc/{pid}/task/{pid}/children") as children:
+            total += sum(private_bytes(int(child)) for child in children.read().split())
+    except (OSError, ValueError):
+        return total  # it ended while we looked
+    return total
