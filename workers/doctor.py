@@ -1,16 +1,14 @@
-"""What a machine offers to workers, as facts for `drkq doctor`: `python -m workers.doctor`, one JSON line each.
+"""What a machine offers to workers, as facts for `drkq doctor`; `python -m workers.doctor` prints them.
 
 It is a process of its own because `drkernel_q` imports no torch, and because a broken driver may take the
 process down: the facts written until then still arrive.
 """
 
-import importlib
 import json
 import os
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TextIO
 
 Fact = dict[str, object]
@@ -19,7 +17,6 @@ Fact = dict[str, object]
 def main() -> None:
     """Write every fact to stdout as `{"fact": name, ...}`; one that cannot be had carries `error`."""
     facts: dict[str, Callable[[], Fact]] = {
-        "packages": packages,
         "sandbox": sandbox,  # forks, so it comes before torch has threads
         "driver": driver,
         "torch": torch_build,
@@ -34,12 +31,6 @@ def main() -> None:
                 fact = {"error": f"{type(error).__name__}: {error}"}
             report.write(json.dumps({"fact": name, **fact}) + "\n")
             report.flush()
-
-
-def packages() -> Fact:
-    """Find the folder that each of our packages comes from."""
-    found = {name: importlib.import_module(name).__file__ for name in ("drkernel_q", "workers", "policy")}
-    return {"folders": {name: str(Path(path or "").resolve().parents[1]) for name, path in found.items()}}
 
 
 def sandbox() -> Fact:
@@ -85,9 +76,11 @@ def kernel() -> Fact:
     """Compile and run one line, on the first device or through the interpreter."""
     import torch
 
+    from workers import smoke
+
     device = "cuda" if torch.cuda.is_available() else "cpu"
     started = time.monotonic()
-    importlib.import_module("workers.smoke").run(device)
+    smoke.run(device)
     return {"device": device, "duration_s": round(time.monotonic() - started, 3)}
 
 
