@@ -1,0 +1,298 @@
+"""EvaluationQueue: the asyncio client. Thousands of awaited requests cost a few connections and no thread."""
+
+import asyncio
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
+from functools import partial
+from types import TracebackType
+from typing import Any, Self, TypeVar, cast
+
+from kombu.utils.url import maybe_sanitize_url
+from redis.exceptions import AuthenticationError, RedisError
+
+from drkernel_q.errors import Cancelled, InfrastructureFailure, NoBroker, NoWorker
+from drkernel_q.evaluation import Evaluation, EvaluationRequest, Reply
+from drkernel_q.queue import inbox, keys
+from drkernel_q.queue.app import EVALUATE, INTERACTIVE, celery_app
+from drkernel_q.queue.backoff import Backoff
+from drkernel_q.queue.connection import TRANSIENT, broker_url, connect_async
+from drkernel_q.queue.handle import Handle
+from drkernel_q.queue.inbox import Inbox
+from drkernel_q.queue.message import list_keys, message
+from drkernel_q.queue.pending import Pending, PendingSet
+from drkernel_q.queue.publisher import Publisher
+from drkernel_q.queue.registry import WorkerCard, workers_async
+from drkernel_q.queue.routing import AUTO, check_device, route
+from drkernel_q.queue.watch import Patience, Watch
+from drkernel_q.settings import Settings
+
+_T = TypeVar("_T")
+
+#: Messages in one list beyond which `submit` waits, so that a client cannot fill the broker.
+MAX_DEPTH = 2000
+#: How long a list of workers, or a depth beyond the limit, is believed.
+FRESH_S = 0.5
+#: Cancellations still unsent when the client closes get this long.
+CLOSE_S = 2.0
+
+
+class EvaluationQueue:
+    """The asyncio client of the job queue.
+
+    ```
+    async with EvaluationQueue(settings) as queue:
+        evaluation = await queue.evaluate(request)
+        async for reply in queue.evaluate_many(requests, in_flight=64):
+            ...
+    ```
+    """
+
+    def __init__(
+        self,
+        broker: Settings | str,
+        *,
+        patience: Patience = Patience(),  # noqa: B008 - frozen
+        max_depth: int = MAX_DEPTH,
+    ) -> None:
+        """Name the broker, by settings or by URL; nothing is sent before `async with`."""
+        self._url = broker_url(broker)
+        self._patience = patience
+        self._max_depth = max_depth
+        self._stream = keys.reply_stream(uuid.uuid4().hex)
+        self._app = celery_app(self._url)
+        self._redis = connect_async(self._url)
+        self._reader = connect_async(self._url, socket_timeout_s=inbox.SOCKET_TIMEOUT_S)
+        self._pending = PendingSet()
+        self._publisher = Publisher(
+            self._redis, self._pending, stream=self._stream, patience_s=patience.broker_s
+        )
+        self._inbox = Inbox(self._reader, self._pending, stream=self._stream, patience_s=patience.broker_s)
+        self._watch = Watch(
+            self._redis,
+            self._pending,
+            reconnected=self._inbox.reconnected,
+            cards=self.workers,
+            republish=self._republish,
+            patience=patience,
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+        self._shared: dict[str, asyncio.Task[Any]] = {}
+        self._broken: InfrastructureFailure | None = None
+        self._cards: tuple[float, list[WorkerCard]] = (float("-inf"), [])
+
+    async def __aenter__(self) -> Self:
+        """Connect.
+
+        Raises:
+            NoBroker: the broker does not answer, or refuses the password.
+        """
+        await self._connect()
+        for run in (self._publisher.run, self._inbox.run, self._watch.run):
+            task = asyncio.create_task(run())
+            task.add_done_callback(self._stopped)
+            self._tasks.append(task)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Cancel what is still pending, and disconnect."""
+        for pending in self._pending:
+            self._cancel(pending)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._publisher.drain(), CLOSE_S)
+        for task in (*self._tasks, *self._shared.values()):
+            task.cancel()
+        await asyncio.gather(*self._tasks, *self._shared.values(), return_exceptions=True)
+        with suppress(RedisError, TimeoutError):
+            await asyncio.wait_for(self._redis.delete(self._stream), CLOSE_S)
+        await self._reader.aclose()
+        await self._redis.aclose()
+
+    async def submit(
+        self,
+        request: EvaluationRequest,
+        *,
+        device: str = AUTO,
+        task: str = EVALUATE,
+        priority: int = INTERACTIVE,
+    ) -> Handle:
+        """Send a request, once the broker has it; waits while its queue is full.
+
+        A request whose id is already pending here is not sent again.
+
+        Raises:
+            NoDevice: `device` names no device.
+            NoWorker: nobody serves the device.
+            NoBroker: the broker went away and did not come back.
+        """
+        if self._broken is not None:
+            raise self._broken
+        pending = self._pending.get(request.id)
+        if pending is None:
+            queue = await self._route(device)
+            request = request.model_copy(update={"reply_to": self._stream})
+            text = message(self._app, task, request, queue=queue, priority=priority)
+            await self._room(text.key)
+            future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+            pending = Pending(request, task, queue, priority, text, future)
+            self._pending.add(pending)
+            try:
+                await asyncio.shield(self._publisher.publish(pending))
+            except asyncio.CancelledError:
+                self._cancel(pending)
+                raise
+            if pending.future.done() and (error := pending.future.exception()) is not None:
+                raise error
+        return Handle(pending, self._cancel)
+
+    async def evaluate(
+        self,
+        request: EvaluationRequest,
+        *,
+        device: str = AUTO,
+        task: str = EVALUATE,
+        priority: int = INTERACTIVE,
+        timeout_s: float | None = None,
+    ) -> Evaluation:
+        """Submit a request and wait for its evaluation.
+
+        Raises:
+            BadProblem: the reference problem cannot be used.
+            TimedOut: the evaluation passed its deadline, or nothing came within `timeout_s`.
+            InfrastructureFailure: it failed for a reason that is not the kernel's.
+            Cancelled: it was cancelled.
+        """
+        handle = await self.submit(request, device=device, task=task, priority=priority)
+        return await handle.evaluation(timeout_s)
+
+    async def evaluate_many(
+        self,
+        requests: Iterable[EvaluationRequest],
+        *,
+        in_flight: int = 64,
+        device: str = AUTO,
+        task: str = EVALUATE,
+        priority: int = INTERACTIVE,
+    ) -> AsyncIterator[Reply]:
+        """Yield replies as they come, with at most `in_flight` requests on their way.
+
+        What is on its way when the iteration ends early is cancelled.
+        """
+        finished: asyncio.Queue[Handle] = asyncio.Queue()
+        handles: dict[str, Handle] = {}
+        todo = iter(requests)
+        request = next(todo, None)
+        try:
+            while request is not None or handles:
+                while request is not None and len(handles) < max(1, in_flight) and finished.empty():
+                    handle = await self.submit(request, device=device, task=task, priority=priority)
+                    if handle.id not in handles:
+                        handles[handle.id] = handle
+                        handle.add_done_callback(finished.put_nowait)
+                    request = next(todo, None)
+                handle = await finished.get()
+                del handles[handle.id]
+                yield await handle
+        finally:
+            for handle in handles.values():
+                handle.cancel()
+
+    async def workers(self) -> Sequence[WorkerCard]:
+        """List the live workers, as of half a second ago at most."""
+        read_at, cards = self._cards
+        if time.monotonic() - read_at < FRESH_S:
+            return cards
+        return await self._share("workers", self._read_cards)
+
+    async def depth(self, queue: str) -> int:
+        """Count the messages that wait in a queue, over all priorities."""
+        lists = [await self._share(key, partial(self._read_depth, key)) for key in list_keys(queue)]
+        return sum(lists)
+
+    async def _connect(self) -> None:
+        backoff = Backoff()
+        where = maybe_sanitize_url(self._url)
+        while True:
+            try:
+                await self._redis.ping()
+            except AuthenticationError as error:
+                raise NoBroker(f"The broker at {where} refuses the password: {error}.") from error
+            except TRANSIENT as error:
+                if backoff.failing_s > self._patience.connect_s:
+                    raise NoBroker(f"The broker at {where} does not answer: {error}") from error
+                await backoff.sleep()
+            except RedisError as error:
+                raise NoBroker(f"The broker at {where} cannot be used: {error}") from error
+            else:
+                return
+
+    async def _route(self, device: str) -> str:
+        """Find the queue, and wait a little for a worker that is just starting."""
+        check_device(device)
+        give_up_at = time.monotonic() + self._patience.worker_s
+        while (queue := route(await self.workers(), device)) is None:
+            if time.monotonic() >= give_up_at:
+                raise NoWorker(f"No worker serves the device `{device}`; start one with `drkq worker`.")
+            await asyncio.sleep(FRESH_S)
+        return queue
+
+    async def _room(self, key: str) -> None:
+        """Wait while the list has `max_depth` messages; every push tells how long it has become."""
+        while self._publisher.depths.get(key, 0) >= self._max_depth:
+            if await self._share(key, partial(self._read_depth, key)) >= self._max_depth:
+                await asyncio.sleep(FRESH_S)
+
+    async def _read_cards(self) -> list[WorkerCard]:
+        cards = await workers_async(self._redis)
+        self._cards = (time.monotonic(), cards)
+        return cards
+
+    async def _read_depth(self, key: str) -> int:
+        length = int(await self._redis.llen(key))
+        self._publisher.depths[key] = length
+        return length
+
+    async def _share(self, name: str, read: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+        """Read once for everybody who asks meanwhile; whoever is cancelled leaves the read to the others."""
+        task = self._shared.get(name)
+        if task is None or task.done():
+            task = self._shared[name] = asyncio.create_task(self._patiently(read))
+        return cast("_T", await asyncio.shield(task))
+
+    async def _patiently(self, read: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+        backoff = Backoff()
+        while True:
+            try:
+                return await read()
+            except TRANSIENT as error:
+                if backoff.failing_s > self._patience.broker_s:
+                    raise NoBroker(f"The broker does not answer: {error}") from error
+                await backoff.sleep()
+            except RedisError as error:
+                raise NoBroker(f"The broker refuses a read: {error}") from error
+
+    def _republish(self, pending: Pending) -> None:
+        """Send a lost message again, as a new one: kombu tells messages apart by their tag."""
+        pending.message = message(
+            self._app, pending.task, pending.request, queue=pending.queue, priority=pending.priority
+        )
+        self._publisher.publish(pending)
+
+    def _cancel(self, pending: Pending) -> None:
+        if not pending.future.done():
+            self._pending.fail(pending, Cancelled())
+            self._publisher.cancel(pending.id)
+
+    def _stopped(self, task: asyncio.Task[None]) -> None:
+        """Leave nobody waiting for a task of ours that broke: a bug, but not a hang."""
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        self._broken = InfrastructureFailure(f"The queue client stopped: {error!r}.")
+        for pending in self._pending:
+            self._pending.fail(pending, self._broken)

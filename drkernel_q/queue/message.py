@@ -1,0 +1,71 @@
+"""The message of one request, as Celery and kombu would write it to Redis, without a connection of theirs.
+
+Celery has no asyncio client, so drkq pushes its own messages. The envelope is kombu's own business and may
+change with a release: `tests/queue/test_queue_message.py` compares it with what kombu publishes.
+"""
+
+import base64
+import uuid
+from bisect import bisect
+from typing import NamedTuple
+
+from celery import Celery
+from kombu.serialization import dumps
+from kombu.utils.json import dumps as dump_json
+
+from drkernel_q.evaluation import EvaluationRequest
+from drkernel_q.queue import keys
+from drkernel_q.queue.app import PRIORITY_STEPS, limits
+
+#: What kombu puts between a queue's name and its priority; priority 0 has no suffix.
+PRIORITY_SEPARATOR = "\x06\x16"
+
+
+class Message(NamedTuple):
+    """A message and the Redis list to push it on."""
+
+    key: str
+    text: str
+
+
+def list_key(queue: str, priority: int) -> str:
+    """Redis list of a queue's messages of one priority."""
+    step = PRIORITY_STEPS[bisect(PRIORITY_STEPS, priority) - 1]
+    return f"{keys.PREFIX}{queue}{PRIORITY_SEPARATOR}{step}" if step else f"{keys.PREFIX}{queue}"
+
+
+def list_keys(queue: str) -> list[str]:
+    """All Redis lists of a queue."""
+    return [list_key(queue, step) for step in PRIORITY_STEPS]
+
+
+def message(app: Celery, task: str, request: EvaluationRequest, *, queue: str, priority: int) -> Message:
+    """Write the message that makes a worker of `queue` run `task` on the request."""
+    limit = limits(request.deadline_s)
+    task_message = app.amqp.as_task_v2(
+        request.id,
+        task,
+        args=(request.model_dump(mode="json", round_trip=True),),
+        soft_time_limit=limit.soft_s,
+        time_limit=limit.hard_s,
+        ignore_result=True,
+        # The whole kernel and problem would be written a second time, for logs that never show them.
+        argsrepr=f"({request.id!r},)",
+        kwargsrepr="{}",
+    )
+    content_type, content_encoding, body = dumps(task_message.body, "json")  # type: ignore[no-untyped-call]
+    envelope = {
+        "body": base64.b64encode(body.encode()).decode(),
+        "content-encoding": content_encoding,
+        "content-type": content_type,
+        "headers": task_message.headers,
+        "properties": {
+            **task_message.properties,
+            "delivery_mode": 2,
+            "delivery_info": {"exchange": "", "routing_key": queue},
+            "priority": priority,
+            "body_encoding": "base64",
+            "delivery_tag": str(uuid.uuid4()),
+        },
+    }
+    return Message(list_key(queue, priority), dump_json(envelope))  # type: ignore[no-untyped-call]

@@ -1,0 +1,116 @@
+"""What a client waits for: the requests that it sent and that have no reply yet."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from pydantic import ValidationError
+from pydantic_core import from_json
+
+from drkernel_q.errors import DrkqError, InfrastructureFailure
+from drkernel_q.evaluation import EvaluationRequest, Reply
+from drkernel_q.queue.message import Message
+
+
+@dataclass(slots=True, eq=False)
+class Pending:
+    """One request on its way."""
+
+    request: EvaluationRequest
+    task: str
+    queue: str
+    priority: int
+    message: Message
+    future: asyncio.Future[Reply]
+    waiters: int = 0
+    """Coroutines that await the reply now."""
+    sequence: int = 0
+    """Place in the order in which this client published; 0 before that."""
+    published_at: float = 0.0
+    """Monotonic seconds of the last publishing."""
+
+    @property
+    def id(self) -> str:
+        """Id of the request."""
+        return self.request.id
+
+    def settle(self, outcome: Reply | DrkqError) -> None:
+        """Give everybody who waits the reply, or the error; the first one stays."""
+        if self.future.done():
+            return
+        if isinstance(outcome, Reply):
+            self.future.set_result(outcome)
+        else:
+            self.future.set_exception(outcome)
+            # Marked as seen: a handle that nobody awaits is not worth a log line of asyncio's.
+            self.future.exception()
+
+
+@dataclass(slots=True)
+class PendingSet:
+    """The pending requests by id, and how far the workers have come in each list that they take from."""
+
+    _by_id: dict[str, Pending] = field(default_factory=dict)
+    _sequence: int = 0
+    _answered: dict[str, int] = field(default_factory=dict)
+    """By list key, the highest sequence number that has a reply."""
+
+    def __len__(self) -> int:
+        """Count the requests that have no reply yet."""
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Pending]:
+        """Go over a copy, so that the set may change meanwhile."""
+        return iter(tuple(self._by_id.values()))
+
+    def get(self, request_id: str) -> Pending | None:
+        """Find a request that has no reply yet."""
+        return self._by_id.get(request_id)
+
+    def add(self, pending: Pending) -> None:
+        """Wait for one more."""
+        self._by_id[pending.id] = pending
+
+    def published(self, pending: Pending) -> None:
+        """Note that its message is in the broker."""
+        self._sequence += 1
+        pending.sequence = self._sequence
+        pending.published_at = time.monotonic()
+
+    def overtaken(self, pending: Pending) -> bool:
+        """Whether a message pushed later on the same list already has its reply."""
+        return pending.sequence < self._answered.get(pending.message.key, 0)
+
+    def fail(self, pending: Pending, error: DrkqError) -> None:
+        """End the wait with an error."""
+        self._by_id.pop(pending.id, None)
+        pending.settle(error)
+
+    def receive(self, text: str) -> None:
+        """Take a reply as it came from the broker; one that nobody waits for is dropped."""
+        outcome: Reply | DrkqError
+        try:
+            outcome = Reply.model_validate_json(text)
+            request_id = outcome.id
+        except ValidationError as error:
+            request_id = _id_of(text)
+            outcome = InfrastructureFailure(
+                "The reply cannot be read; a worker of another release wrote it "
+                f"({error.error_count()} errors)."
+            )
+        pending = self._by_id.pop(request_id, None)
+        if pending is None:
+            return
+        key = pending.message.key
+        self._answered[key] = max(self._answered.get(key, 0), pending.sequence)
+        pending.settle(outcome)
+
+
+def _id_of(text: str) -> str:
+    """Read the id alone of a reply that does not fit this release."""
+    try:
+        document = from_json(text)
+    except ValueError:
+        return ""
+    return str(document.get("id", "")) if isinstance(document, dict) else ""

@@ -1,0 +1,43 @@
+"""From the device that a person names to the queue that a worker takes from."""
+
+import re
+import socket
+from collections.abc import Sequence
+
+from drkernel_q.errors import NoDevice
+from drkernel_q.queue.app import direct_queue, eval_queue
+from drkernel_q.queue.registry import WorkerCard
+
+AUTO = "auto"
+_DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
+
+
+def check_device(device: str) -> None:
+    """Refuse what names no device.
+
+    Raises:
+        NoDevice: it is none of `auto`, `cpu`, `cuda`, `cuda:N`.
+    """
+    if _DEVICE.fullmatch(device) is None:
+        raise NoDevice(f"`{device}` names no device; say auto, cpu, cuda or cuda:N.")
+
+
+def route(cards: Sequence[WorkerCard], device: str) -> str | None:
+    """Choose the queue for a device among the live workers; None when none of them serves it.
+
+    `auto` is any CUDA device, and the cpu only where no worker has one. `cuda:N` prefers this host's.
+    """
+    able = [card for card in cards if card.accepts]
+    kinds = {card.kind for card in able}
+    if device == AUTO:
+        return next((eval_queue(kind) for kind in ("cuda", "cpu") if kind in kinds), None)
+    if device in {"cpu", "cuda"}:
+        return eval_queue(device) if device in kinds else None
+    here = socket.gethostname()
+    matching = sorted((card.host != here, card.host) for card in able if card.device == device)
+    return direct_queue(matching[0][1], device) if matching else None
+
+
+def serves(cards: Sequence[WorkerCard], queue: str) -> bool:
+    """Whether a live worker takes from the queue, or will again when its device is well."""
+    return any(queue in card.queues for card in cards)

@@ -1,0 +1,146 @@
+"""The watch: one slow look, for all pending requests together, for what a stream cannot tell.
+
+A reply can be lost with the broker's memory, a message can be lost with the worker that held it, and the last
+worker can leave. A look costs a few round trips, however many requests wait.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
+from typing import cast
+
+from redis import asyncio as aioredis
+from redis.exceptions import RedisError
+
+from drkernel_q.errors import NoWorker
+from drkernel_q.queue import keys
+from drkernel_q.queue.message import list_keys
+from drkernel_q.queue.pending import Pending, PendingSet
+from drkernel_q.queue.registry import WorkerCard
+from drkernel_q.queue.routing import serves
+from drkernel_q.value import Value
+
+#: Requests in one round trip.
+CHUNK = 500
+#: A lease this far past its end has no holder any more.
+LEASE_MARGIN_MS = 3000
+
+
+class Patience(Value):
+    """How long the client waits for what, in seconds."""
+
+    connect_s: float = 5.0
+    """For the broker, when the client starts."""
+    broker_s: float = 60.0
+    """For a broker that went away; then everything pending ends in NoBroker."""
+    worker_s: float = 10.0
+    """For a first worker for a device, when a request is submitted; then NoWorker."""
+    gone_s: float = 120.0
+    """For a worker to come back when the last one for a queue has left; then NoWorker."""
+    look_s: float = 10.0
+    """Between two looks of the watch."""
+    lost_s: float = 10.0
+    """For a message that is in no list and has no claim, before it is sent again."""
+
+
+class Watch:
+    """Finds replies by key, sends lost messages again, and gives up on queues that nobody serves."""
+
+    def __init__(
+        self,
+        redis: aioredis.Redis,
+        pending: PendingSet,
+        *,
+        reconnected: asyncio.Event,
+        cards: Callable[[], Awaitable[Sequence[WorkerCard]]],
+        republish: Callable[[Pending], None],
+        patience: Patience,
+    ) -> None:
+        """Look each `patience.look_s`, and at once when `reconnected` is set."""
+        self._redis = redis
+        self._pending = pending
+        self._reconnected = reconnected
+        self._cards = cards
+        self._republish = republish
+        self._patience = patience
+        self._unserved_since: dict[str, float] = {}
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._reconnected.wait(), self._patience.look_s)
+            self._reconnected.clear()
+            if not len(self._pending):
+                continue
+            try:
+                await self._look()
+            except RedisError:
+                # The inbox tells of a broker that is away; its next connection calls for another look.
+                continue
+
+    async def _look(self) -> None:
+        for chunk in _chunks(self._sent()):
+            for text in await self._redis.mget([keys.result(pending.id) for pending in chunk]):
+                if text is not None:
+                    self._pending.receive(cast("str", text))
+        unclaimed: list[Pending] = []
+        for chunk in _chunks(self._sent()):
+            unclaimed += await self._sort(chunk)
+        if unclaimed:
+            await self._find_lost(unclaimed)
+            self._give_up_unserved(unclaimed, await self._cards())
+
+    def _sent(self) -> list[Pending]:
+        return [pending for pending in self._pending if pending.sequence]
+
+    async def _sort(self, chunk: list[Pending]) -> list[Pending]:
+        """Send again what a dead worker held; return what no worker has claimed."""
+        pipe = self._redis.pipeline(transaction=False)
+        pipe.time()
+        for pending in chunk:
+            pipe.hmget(keys.claim(pending.id), ["expires_ms", "finished"])
+        (seconds, micros), *claims = await pipe.execute()
+        now_ms = int(seconds) * 1000 + int(micros) // 1000
+        unclaimed = []
+        for pending, (expires_ms, finished) in zip(chunk, claims, strict=True):
+            if finished is not None:
+                continue
+            if not int(expires_ms or 0):
+                unclaimed.append(pending)
+            elif now_ms > int(expires_ms) + LEASE_MARGIN_MS and self._is_old(pending):
+                self._republish(pending)
+        return unclaimed
+
+    async def _find_lost(self, unclaimed: list[Pending]) -> None:
+        """Send again what is in no list: popped by a worker that died, or gone with the broker's memory."""
+        empty: dict[str, bool] = {}
+        for pending in unclaimed:
+            if pending.queue not in empty:
+                pipe = self._redis.pipeline(transaction=False)
+                for key in list_keys(pending.queue):
+                    pipe.llen(key)
+                empty[pending.queue] = not any(await pipe.execute())
+            gone = empty[pending.queue] or self._pending.overtaken(pending)
+            if gone and self._is_old(pending):
+                self._republish(pending)
+
+    def _is_old(self, pending: Pending) -> bool:
+        return time.monotonic() - pending.published_at >= self._patience.lost_s
+
+    def _give_up_unserved(self, unclaimed: list[Pending], cards: Sequence[WorkerCard]) -> None:
+        now = time.monotonic()
+        queues = {pending.queue for pending in unclaimed}
+        unserved = {queue for queue in queues if not serves(cards, queue)}
+        self._unserved_since = {queue: self._unserved_since.get(queue, now) for queue in unserved}
+        for pending in unclaimed:
+            since = self._unserved_since.get(pending.queue)
+            if since is not None and now - since >= self._patience.gone_s:
+                message = f"No worker has served `{pending.queue}` for {self._patience.gone_s:.0f} s."
+                self._pending.fail(pending, NoWorker(message))
+
+
+def _chunks(items: list[Pending]) -> Iterator[list[Pending]]:
+    for start in range(0, len(items), CHUNK):
+        yield items[start : start + CHUNK]
