@@ -1,0 +1,80 @@
+"""Evaluations as rows: what is kept of one, beside its whole document."""
+
+import json
+from typing import Any
+
+from sqlalchemy import Connection, insert
+
+from drkernel_q.evaluation import Environment, Evaluation
+from drkernel_q.store.table import EnvironmentRow, EvidenceRow, ProfileKernelRow, table
+from drkernel_q.store.write import add_missing
+from drkernel_q.value import content_hash
+
+
+def document(evaluation: Evaluation) -> dict[str, Any]:
+    """The evaluation as JSON, with its computed fields, as `drkq eval --json` writes it."""
+    return evaluation.model_dump(mode="json")
+
+
+def document_hash(evaluation: Evaluation) -> str:
+    """Hash of the whole document: equal only for the very same measurement."""
+    return content_hash("document", json.dumps(document(evaluation), sort_keys=True))
+
+
+def load(stored: dict[str, Any]) -> Evaluation:
+    """Read an evaluation back; computed fields are computed again."""
+    computed = Evaluation.model_computed_fields
+    return Evaluation.model_validate({name: item for name, item in stored.items() if name not in computed})
+
+
+def environment_hash(environment: Environment) -> str:
+    """Content hash of an environment."""
+    return content_hash("environment", json.dumps(environment.model_dump(mode="json"), sort_keys=True))
+
+
+def add_environments(connection: Connection, environments: list[Environment]) -> None:
+    """Store environments under their hashes."""
+    rows = [{"hash": environment_hash(each)} | each.model_dump(mode="json") for each in environments]
+    add_missing(connection, EnvironmentRow, rows, key="hash")
+
+
+def columns(evaluation: Evaluation) -> dict[str, Any]:
+    """The columns of `evaluations` that follow from the facts alone."""
+    timing = evaluation.timing
+    return {
+        "device_kind": evaluation.environment.device_kind,
+        "outcome": evaluation.outcome.value,
+        "integrity": evaluation.integrity.value,
+        "speedup": timing.speedup if timing else None,
+        "speedup_low": timing.speedup_low if timing else None,
+        "speedup_high": timing.speedup_high if timing else None,
+        "profile_ratio": evaluation.profile_ratio,
+        "reference_ms": timing.reference_ms if timing else None,
+        "candidate_ms": timing.candidate_ms if timing else None,
+        "error": evaluation.error,
+        "document": document(evaluation),
+        "document_hash": document_hash(evaluation),
+        "environment_hash": environment_hash(evaluation.environment),
+    }
+
+
+def add_details(connection: Connection, evaluation_id: int, evaluation: Evaluation) -> None:
+    """Store evidence and profiled kernels, one row each."""
+    evidence = [
+        {"evaluation_id": evaluation_id, "code": each.code, "detail": each.detail}
+        for each in evaluation.evidence
+    ]
+    if evidence:
+        connection.execute(insert(table(EvidenceRow)), evidence)
+    profiled = [
+        {
+            "evaluation_id": evaluation_id,
+            "name": each.name,
+            "device_us": each.device_us,
+            "launches": each.launches,
+            "origin": each.origin.value,
+        }
+        for each in (evaluation.profile.kernels if evaluation.profile else ())
+    ]
+    if profiled:
+        connection.execute(insert(table(ProfileKernelRow)), profiled)

@@ -1,0 +1,187 @@
+"""Recording replies: at least once delivered, once in effect.
+
+Three rules, all kept by unique keys and single statements, never by reading and then writing:
+a reply is the same when request and attempt are the same; the first evaluation of a request stands; and an
+attempt that was overtaken by a later one writes no evaluation.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, func, select, update
+
+from drkernel_q.errors import BadInput
+from drkernel_q.evaluation import Evaluation, EvaluationRequest, Failure, Reply
+from drkernel_q.store import facts
+from drkernel_q.store.column import parse_utc
+from drkernel_q.store.table import AttemptRow, EvaluationRow, KernelRow, TurnRow, table
+from drkernel_q.store.write import add_kernels, add_problems, insert_new, run_ids
+
+#: Kind of a run that nobody announced before its first evaluation.
+UNANNOUNCED_RUN = "eval"
+
+
+def record_all(connection: Connection, pairs: Sequence[tuple[EvaluationRequest, Reply]]) -> list[bool]:
+    """Record replies to their requests; True for each that told something new.
+
+    Raises:
+        BadInput: a pair does not belong together, or a reply holds neither facts nor a failure.
+    """
+    for request, reply in pairs:
+        _check(request, reply)
+    add_problems(connection, [request.problem for request, _ in pairs])
+    add_kernels(connection, [request.kernel for request, _ in pairs])
+    lock_kernels(connection, {request.kernel.hash for request, _ in pairs})
+    facts.add_environments(connection, [each.evaluation.environment for _, each in pairs if each.evaluation])
+    runs = run_ids(connection, [request.run for request, _ in pairs if request.run], kind=UNANNOUNCED_RUN)
+    return [_record(connection, request, reply, runs.get(request.run or "")) for request, reply in pairs]
+
+
+def find(connection: Connection, request_id: str) -> Reply | None:
+    """Find what is known of a request: its evaluation, or else its latest failure."""
+    evaluations = table(EvaluationRow).c
+    row = connection.execute(
+        select(evaluations.document, evaluations.attempt, evaluations.worker, evaluations.finished_at).where(
+            evaluations.request_id == request_id
+        )
+    ).first()
+    if row is not None:
+        return Reply(
+            id=request_id,
+            attempt=row.attempt,
+            worker=row.worker,
+            evaluation=facts.load(row.document),
+            finished_at=row.finished_at.isoformat(),
+        )
+    attempts = table(AttemptRow)
+    failed = (
+        select(attempts)
+        .where(attempts.c.request_id == request_id, attempts.c.failure_kind.is_not(None))
+        .order_by(attempts.c.attempt.desc())
+    )
+    row = connection.execute(failed).first()
+    if row is None:
+        return None
+    return Reply(
+        id=request_id,
+        attempt=row.attempt,
+        worker=row.worker,
+        failure=Failure(kind=row.failure_kind, message=row.failure_message),
+        finished_at=row.finished_at.isoformat(),
+    )
+
+
+def lock_kernels(connection: Connection, hashes: set[str]) -> None:
+    """Make writers about the same kernels take turns (SQLite has one writer anyway)."""
+    if connection.dialect.name == "postgresql":
+        kernels = table(KernelRow).c
+        ordered = select(kernels.hash).where(kernels.hash.in_(hashes)).order_by(kernels.hash)
+        connection.execute(ordered.with_for_update(key_share=True))
+
+
+def _check(request: EvaluationRequest, reply: Reply) -> None:
+    if request.id != reply.id:
+        raise BadInput(f"The reply to {reply.id} came with the request {request.id}.")
+    if (reply.evaluation is None) == (reply.failure is None):
+        raise BadInput(f"The reply to {reply.id} must hold either an evaluation or a failure.")
+    try:
+        parse_utc(reply.finished_at)
+        parse_utc(request.submitted_at)
+    except ValueError as error:
+        raise BadInput(f"A time in the reply to {reply.id} is no ISO 8601 time.") from error
+
+
+def _record(connection: Connection, request: EvaluationRequest, reply: Reply, run_id: int | None) -> bool:
+    if not _add_attempt(connection, request, reply, run_id):
+        return False
+    if reply.evaluation is None:
+        return True
+    if _overtaken(connection, reply):
+        return False
+    known = {
+        "request_id": request.id,
+        "kernel_name": request.kernel.name,
+        "content_key": request.content_key(reply.evaluation.environment.device_kind),
+        "protocol": request.protocol.model_dump(mode="json"),
+        "worker": reply.worker,
+        "attempt": reply.attempt,
+        "submitted_at": parse_utc(request.submitted_at),
+        "finished_at": parse_utc(reply.finished_at),
+    }
+    links = {"run_id": run_id, "turn_id": _existing_turn(connection, request.turn)}
+    return _adopt(connection, request, reply.evaluation, known, links) or _add_evaluation(
+        connection, request, reply.evaluation, known | links
+    )
+
+
+def _add_attempt(
+    connection: Connection, request: EvaluationRequest, reply: Reply, run_id: int | None
+) -> bool:
+    failure = reply.failure
+    statement = insert_new(connection, AttemptRow).values(
+        request_id=request.id,
+        attempt=reply.attempt,
+        problem_hash=request.problem.hash,
+        kernel_hash=request.kernel.hash,
+        run_id=run_id,
+        worker=reply.worker,
+        failure_kind=failure.kind if failure else None,
+        failure_message=failure.message if failure else None,
+        finished_at=parse_utc(reply.finished_at),
+    )
+    return connection.execute(statement).rowcount == 1
+
+
+def _overtaken(connection: Connection, reply: Reply) -> bool:
+    attempts = table(AttemptRow).c
+    newest = select(func.max(attempts.attempt)).where(attempts.request_id == reply.id)
+    return int(connection.scalar(newest) or 0) > reply.attempt
+
+
+def _existing_turn(connection: Connection, turn: int | None) -> int | None:
+    """The turn, if it is there: facts are worth keeping when a link is not."""
+    if turn is None:
+        return None
+    turns = table(TurnRow).c
+    return connection.scalar(select(turns.id).where(turns.id == turn))
+
+
+def _adopt(
+    connection: Connection,
+    request: EvaluationRequest,
+    evaluation: Evaluation,
+    known: dict[str, Any],
+    links: dict[str, int | None],
+) -> bool:
+    """Give the row that a trajectory brought the request it belongs to; False if there is none."""
+    evaluations = table(EvaluationRow)
+    same = (
+        select(func.min(evaluations.c.id))
+        .where(
+            evaluations.c.request_id.is_(None),
+            evaluations.c.document_hash == facts.document_hash(evaluation),
+            evaluations.c.kernel_hash == request.kernel.hash,
+            evaluations.c.problem_hash == request.problem.hash,
+        )
+        .scalar_subquery()
+    )
+    linked = {name: func.coalesce(evaluations.c[name], link) for name, link in links.items()}
+    statement = update(evaluations).where(evaluations.c.id == same).values(**known, **linked)
+    return connection.execute(statement).rowcount == 1
+
+
+def _add_evaluation(
+    connection: Connection, request: EvaluationRequest, evaluation: Evaluation, known: dict[str, Any]
+) -> bool:
+    evaluations = table(EvaluationRow)
+    statement = insert_new(connection, EvaluationRow).values(
+        problem_hash=request.problem.hash,
+        kernel_hash=request.kernel.hash,
+        **known,
+        **facts.columns(evaluation),
+    )
+    added = connection.scalar(statement.returning(evaluations.c.id))
+    if added is None:
+        return False
+    facts.add_details(connection, added, evaluation)
+    return True

@@ -1,0 +1,198 @@
+"""The store as the rest of drkq sees it: values in, values out, every error one that a person can act on."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from sqlalchemy import URL, Connection, Engine, func, select, text
+
+from drkernel_q.errors import NoStore, OutdatedStore
+from drkernel_q.evaluation import EvaluationRequest, Reply
+from drkernel_q.problem import Problem
+from drkernel_q.store import engine, record, rollout, schema
+from drkernel_q.store.table import Row, RunRow, table
+from drkernel_q.store.write import add_problems, insert_new
+from drkernel_q.trajectory import Trajectory
+
+
+class StoreStatus(NamedTuple):
+    """What is in a store."""
+
+    revision: str | None
+    """Revision of the schema; None when there are no tables."""
+    head: str
+    """Revision that this drkq works with."""
+    rows: dict[str, int]
+    """Rows of each table; empty when the revision is another one."""
+    size_bytes: int
+
+
+class Store:
+    """Everything that was learned, in SQLite or PostgreSQL; safe to share between threads, not across a fork.
+
+    Opening connects to nothing. A new or outdated database must be brought up to date with `upgrade` first.
+    """
+
+    def __init__(self, url: URL) -> None:
+        """Use `Store.open`."""
+        self._url = url
+        self._writer: Engine = engine.writer(url)
+        self._reader: Engine = engine.reader(url)
+
+    @classmethod
+    def open(cls, url: str) -> Self:
+        """Open the store at an SQLAlchemy URL; the folder of a SQLite file is made, for this user alone.
+
+        Raises:
+            BadSettings: it is no URL of SQLite or PostgreSQL.
+            MissingExtra: the driver of PostgreSQL is not installed.
+            NoStore: the folder cannot be made.
+        """
+        parsed = engine.parse(url)
+        path = engine.sqlite_file(parsed)
+        if path is not None:
+            try:
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            except OSError as error:
+                raise NoStore(f"The folder {path.parent} cannot be made: {error.strerror}.") from error
+        return cls(parsed)
+
+    def close(self) -> None:
+        """Close every connection."""
+        self._writer.dispose()
+        self._reader.dispose()
+
+    def __enter__(self) -> Self:
+        """Use the store for the length of a block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+    @property
+    def path(self) -> Path | None:
+        """The SQLite file; None for PostgreSQL."""
+        return engine.sqlite_file(self._url)
+
+    @property
+    def public_url(self) -> str:
+        """The URL without its password."""
+        return engine.public(self._url)
+
+    def upgrade(self) -> None:
+        """Bring the schema up to date; see `drkernel_q.store.schema.upgrade`."""
+        schema.upgrade(self._url)
+
+    def check(self) -> None:
+        """Make sure that the schema is the one that this drkq works with.
+
+        Raises:
+            OutdatedStore: it is another one, or there are no tables yet.
+            NoStore: the database cannot be reached.
+        """
+        revision, head = self._revision(), schema.head()
+        if revision is None:
+            raise OutdatedStore("The store has no tables yet; run `drkq db upgrade`.")
+        if revision != head:
+            raise OutdatedStore(
+                f"The store has schema revision {revision}, this drkq wants {head}; run `drkq db upgrade`."
+            )
+
+    def status(self) -> StoreStatus:
+        """Count what is there."""
+        revision, head = self._revision(), schema.head()
+        if revision is None:
+            return StoreStatus(revision=None, head=head, rows={}, size_bytes=0)
+        with self.reading() as connection:
+            rows = _count_rows(connection) if revision == head else {}
+            return StoreStatus(
+                revision=revision, head=head, rows=rows, size_bytes=self._size_bytes(connection)
+            )
+
+    def add_run(self, name: str, *, kind: str, settings: Mapping[str, Any]) -> bool:
+        """Announce a run; False when its name was announced before, and then nothing changes."""
+        values = {"name": name, "kind": kind, "settings": dict(settings), "created_at": datetime.now(UTC)}
+        runs = table(RunRow)
+        with self.writing() as connection:
+            added = connection.execute(insert_new(connection, RunRow).values(values)).rowcount == 1
+            # A run whose first evaluation came before its announcement has no settings yet.
+            unannounced = runs.update().where(runs.c.name == name, runs.c.settings.is_(None))
+            described = unannounced.values(kind=kind, settings=dict(settings))
+            return added or connection.execute(described).rowcount == 1
+
+    def add_problem(self, problem: Problem) -> None:
+        """Store a problem, which its trajectories need."""
+        with self.writing() as connection:
+            add_problems(connection, [problem])
+
+    def record(self, request: EvaluationRequest, reply: Reply) -> bool:
+        """Record a reply to its request; False when it told nothing new.
+
+        The first evaluation of a request stands, whatever comes later; a failure is kept as an attempt.
+
+        Raises:
+            BadInput: the two do not belong together, or cannot be stored.
+            NoStore: the database cannot be reached, or is locked for too long; nothing was recorded.
+        """
+        return self.record_all([(request, reply)])[0]
+
+    def record_all(self, pairs: Sequence[tuple[EvaluationRequest, Reply]]) -> list[bool]:
+        """Record several replies in one transaction: all of them, or none and an error."""
+        with self.writing() as connection:
+            return record.record_all(connection, pairs)
+
+    def find(self, request_id: str) -> Reply | None:
+        """Find the reply to a request: its evaluation, or its latest failure; None when nothing is known."""
+        with self.reading() as connection:
+            return record.find(connection, request_id)
+
+    def add_trajectory(self, run: str, trajectory: Trajectory) -> int:
+        """Store a trajectory; return its number among those of its problem in this run, from 1.
+
+        Raises:
+            BadInput: its problem is not in the store (`add_problem`), or a turn has facts about no kernel.
+        """
+        with self.writing() as connection:
+            return rollout.add(connection, run, trajectory)
+
+    def trajectories(self, run: str) -> Iterator[Trajectory]:
+        """Read the trajectories of a run, oldest first, one at a time."""
+        with self.reading() as connection:
+            for _, _, _, trajectory in rollout.read(connection, run):
+                yield trajectory
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """Connect for a block of reads that all see the same state; for `drkernel_q.store` itself."""
+        with engine.explained(self._url, reading=True), self._reader.begin() as connection:
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """Connect for a block of writes that all happen or none; for `drkernel_q.store` itself."""
+        with engine.explained(self._url), self._writer.begin() as connection:
+            yield connection
+
+    def _revision(self) -> str | None:
+        if self.path is not None and not self.path.exists():
+            return None
+        with self.reading() as connection:
+            return schema.revision(connection)
+
+    def _size_bytes(self, connection: Connection) -> int:
+        if self.path is None:
+            return int(connection.execute(text("SELECT pg_database_size(current_database())")).scalar_one())
+        files = [self.path, self.path.with_name(f"{self.path.name}-wal")]
+        return sum(file.stat().st_size for file in files if file.exists())
+
+
+def _count_rows(connection: Connection) -> dict[str, int]:
+    names = sorted(Row.metadata.tables)
+    counts = {
+        name: select(func.count()).select_from(Row.metadata.tables[name]).scalar_subquery() for name in names
+    }
+    row = connection.execute(select(*(count.label(name) for name, count in counts.items()))).one()
+    return dict(zip(names, map(int, row), strict=True))
