@@ -1,5 +1,8 @@
 """The `drkq` command: a group whose commands come by entry point and load only when called."""
 
+import os
+import sys
+
 import click
 
 from drkernel_q import __version__
@@ -37,4 +40,12 @@ def drkq(debug: bool) -> None:
 
 def main() -> None:
     """Run `drkq` with the arguments of this process, and exit."""
+    _open_closed_streams()
     drkq.main(prog_name="drkq")
+
+
+def _open_closed_streams() -> None:
+    """Give a process started with `2>&-` somewhere to write to; opening takes the number that is free."""
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "r+", encoding="utf-8"))  # noqa: SIM115 - for as long as we live
