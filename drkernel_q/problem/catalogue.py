@@ -74,9 +74,7 @@ def find_problem(spec: str, settings: "Settings") -> Problem:
     """
     if _KERNELBENCH_SPEC.fullmatch(spec):
         if settings.kernelbench is None:
-            raise BadProblem(
-                f"Problem {spec} needs a checkout of KernelBench; set DRKQ_KERNELBENCH or --kernelbench."
-            )
+            raise BadProblem(f"Problem {spec} needs a checkout of KernelBench; set DRKQ_KERNELBENCH or --kernelbench.")
         return load_kernelbench(settings.kernelbench, spec)
     builtin = builtin_files()
     named = {f"builtin:{name}": file for name, file in builtin.items()} | builtin | added_files(settings)
@@ -92,7 +90,9 @@ def _load_path(spec: str, names: list[str]) -> Problem:
         return load_problem(path)
     if hash_sign and not path.exists():
         return load_row(Path(folder).expanduser(), row)
-    if path.suffix in {".parquet", ".arrow"} or path.is_dir():
+    if spec and path.is_dir():
+        raise BadProblem(f"{spec} is a folder; name a file in it, or a row if it is a data set: '{spec}#0'.")
+    if path.suffix in {".parquet", ".arrow"}:
         raise BadProblem(f"{spec} holds many problems; name one by its row, such as '{spec}#0'.")
     if path.suffix == ".py" or path.is_file() or os.sep in spec:
         return load_problem(path)

@@ -125,9 +125,7 @@ def _assigned(statement: ast.Assign | ast.AnnAssign, value: ast.expr, starts: li
 def _pairs(target: ast.expr, value: ast.expr) -> Iterator[tuple[str, ast.expr]]:
     if isinstance(target, ast.Name):
         yield target.id, value
-    elif (
-        isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts)
-    ):
+    elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple) and len(target.elts) == len(value.elts):
         for item, node in zip(target.elts, value.elts, strict=True):
             if isinstance(item, ast.Name):
                 yield item.id, node
@@ -166,9 +164,7 @@ def _literal(name: str, value: Constant) -> str:
             return text
     except (ValueError, SyntaxError):
         pass
-    raise BadProblem(
-        f"The constant `{name}` cannot be set to {text}; give a finite number, a string or a tuple."
-    )
+    raise BadProblem(f"The constant `{name}` cannot be set to {text}; give a finite number, a string or a tuple.")
 
 
 def cpu_sizes(source: str, where: str) -> dict[str, Constant]:
@@ -207,6 +203,4 @@ def parse_override(text: str) -> tuple[str, Constant]:
             warnings.simplefilter("ignore")
             return name, evaluate_constant(ast.parse(value, mode="eval").body)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise BadInput(
-            f"The value of `{text}` is no literal such as 4, 0.5, True, (3, 3) or 'text'."
-        ) from None
+        raise BadInput(f"The value of `{text}` is no literal such as 4, 0.5, True, (3, 3) or 'text'.") from None

@@ -15,10 +15,12 @@ def load_problem(path: Path, *, name: str | None = None) -> Problem:
         BadProblem: the file cannot be read, or is no reference; one sentence with file and line.
     """
     try:
-        size = path.stat().st_size
-        if size > MAX_PROBLEM_BYTES:
-            raise BadProblem(f"{path} has {size} bytes; the largest reference is {MAX_PROBLEM_BYTES}.")
-        source = path.read_bytes().decode("utf-8-sig")
+        with path.open("rb") as file:
+            # One byte more than allowed shows what is too large, also where there is no size to ask for.
+            data = file.read(MAX_PROBLEM_BYTES + 1)
+        if len(data) > MAX_PROBLEM_BYTES:
+            raise BadProblem(f"{path} has more than {MAX_PROBLEM_BYTES} bytes, the most a reference may have.")
+        source = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BadProblem(f"{path} is not UTF-8 text (byte {error.start}).") from None
     except OSError as error:

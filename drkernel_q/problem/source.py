@@ -25,9 +25,7 @@ def parse_source(source: str, where: str) -> ast.Module:
         line = f", line {error.lineno}" if error.lineno else ""
         raise BadProblem(f"{where}{line}: {error.msg}.") from None
     except (ValueError, RecursionError, MemoryError) as error:
-        raise BadProblem(
-            f"{where} cannot be parsed as Python: {error or 'it is nested too deeply'}."
-        ) from None
+        raise BadProblem(f"{where} cannot be parsed as Python: {error or 'it is nested too deeply'}.") from None
 
 
 def check_source(source: str, where: str) -> None:
@@ -36,9 +34,8 @@ def check_source(source: str, where: str) -> None:
     Raises:
         BadProblem: with one sentence that says what is wrong in `where`.
     """
-    size = len(source.encode("utf-8", "surrogatepass"))
-    if size > MAX_PROBLEM_BYTES:
-        raise BadProblem(f"{where} has {size} bytes; the largest reference is {MAX_PROBLEM_BYTES}.")
+    if len(source.encode("utf-8", "surrogatepass")) > MAX_PROBLEM_BYTES:
+        raise BadProblem(f"{where} has more than {MAX_PROBLEM_BYTES} bytes, the most a reference may have.")
     names = module_names(source, where)
     if "Model" not in names and "ModelNew" in names:
         raise BadProblem(f"{where} has `ModelNew` but no class `Model`: it is a kernel, not a reference.")
@@ -79,9 +76,7 @@ def targets(statement: ast.Assign | ast.AnnAssign) -> list[ast.expr]:
 
 
 def _names(target: ast.expr) -> Iterator[ast.Name]:
-    return (
-        node for node in ast.walk(target) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-    )
+    return (node for node in ast.walk(target) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
 
 
 def summary(source: str, where: str) -> str:

@@ -134,9 +134,7 @@ def test_the_set_has_the_variety_that_a_judge_must_handle() -> None:
     for name in NAMES:
         model, inputs = build(name, seed=4)
         output = model(*inputs)
-        kinds |= {f"in {tensor.dtype}" for tensor in inputs} | {
-            f"out {part.dtype}" for part in leaves(output)
-        }
+        kinds |= {f"in {tensor.dtype}" for tensor in inputs} | {f"out {part.dtype}" for part in leaves(output)}
         kinds.add(type(output).__name__)
         if isinstance(output, dict) and any(isinstance(part, dict) for part in output.values()):
             kinds.add("nested dict")

@@ -3,7 +3,7 @@
 import torch
 import torch.nn as nn
 
-batch_size = 64
+batch_size = 128
 length = 1024
 vocabulary = 50000
 features = 512
