@@ -63,9 +63,7 @@ def list_problems(kernelbench: Path | None, as_json: bool) -> None:
     multiple=True,
     help="Replace a constant of the module; repeatable.",
 )
-@click.option(
-    "--json", "as_json", is_flag=True, help="Write a JSON document with constants, sizes and source."
-)
+@click.option("--json", "as_json", is_flag=True, help="Write a JSON document with constants, sizes and source.")
 def show(name: str, kernelbench: Path | None, overrides: tuple[str, ...], as_json: bool) -> None:
     """Print the source of a problem.
 
@@ -74,7 +72,7 @@ def show(name: str, kernelbench: Path | None, overrides: tuple[str, ...], as_jso
     \b
     Examples:
       drkq problem show softmax
-      drkq problem show softmax --set BATCH=4 > small.py
+      drkq problem show softmax --set batch_size=4 > small.py
       drkq problem show 1/23 --kernelbench ~/KernelBench --json | jq .constants
     """  # noqa: D301 - click wants the backspace character itself
     problem = find_problem(name, load_settings(kernelbench=kernelbench))
@@ -111,9 +109,7 @@ def add(files: tuple[Path, ...], force: bool) -> None:
     try:
         _keep(folder, chosen.values())
     except OSError as error:
-        raise BadSettings(
-            f"{folder} (of the setting `data_dir`) cannot be written: {error.strerror}."
-        ) from None
+        raise BadSettings(f"{folder} (of the setting `data_dir`) cannot be written: {error.strerror}.") from None
 
 
 def _rows(settings: Settings) -> Iterator[tuple[str, int | None, str, str]]:
@@ -157,9 +153,7 @@ def _loaded(files: tuple[Path, ...]) -> Iterator[Problem]:
 def _refuse_to_replace(chosen: dict[str, Problem], present: dict[str, Path]) -> None:
     for name, problem in chosen.items():
         if name in present and present[name].read_bytes() != problem.source.encode():
-            raise BadProblem(
-                f"Another problem called {name} is there already; rename the file, or give --force."
-            )
+            raise BadProblem(f"Another problem called {name} is there already; rename the file, or give --force.")
 
 
 def _keep(folder: Path, problems: Iterable[Problem]) -> None:

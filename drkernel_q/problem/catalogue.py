@@ -97,5 +97,5 @@ def _load_path(spec: str, names: list[str]) -> Problem:
     if path.suffix == ".py" or path.is_file() or os.sep in spec:
         return load_problem(path)
     close = difflib.get_close_matches(spec, names, n=1)
-    hint = f"did you mean `{close[0]}`" if close else "`drkq problem list` shows what there is"
-    raise BadProblem(f"There is no problem `{spec}`; {hint}.")
+    hint = f"did you mean `{close[0]}`?" if close else "`drkq problem list` shows what there is."
+    raise BadProblem(f"There is no problem `{spec}`; {hint}")

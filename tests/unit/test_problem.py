@@ -187,7 +187,7 @@ def test_paths_find_files(settings: Settings, tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize(
     ("spec", "complaint"),
     [
-        ("softmxa", "did you mean `softmax`"),
+        ("softmxa", r"did you mean `softmax`\?$"),
         ("quite something else", "`drkq problem list` shows"),
         ("", "`drkq problem list` shows"),
         ("no.py", r"no\.py cannot be read: No such file"),
