@@ -1,7 +1,7 @@
 """The candidate's process: loads candidate code, runs what the judge asks, returns raw tensors and raw times.
 
-Everything said from here is a claim. Nothing secret is here: no expected output, no seed of a later trial, no statistic,
-no verdict. The judge decides what is asked and when, and kills this process when it is done.
+Everything said from here is a claim. Nothing secret is here: no expected output, no seed of a later trial, no
+statistic, no verdict. The judge decides what is asked and when, and kills this process when it is done.
 """
 
 import gc
@@ -19,14 +19,19 @@ from torch import Tensor, nn
 
 from workers import integrity, profiling, sandbox
 from workers.shared import Segment, TensorSpec, flatten, layout, specs_from, unflatten
-from workers.timing import Stopwatch
+from workers.stopwatch import Stopwatch
 from workers.wire import Channel, WireClosed, close_all
 
 #: Longest error text that is sent, characters; the end of a traceback says most.
 MAX_ERROR = 6000
 #: Timed calls take turns over this many input buffers.
 SLOTS = 3
-_COMPILE_ERRORS = ("CompilationError", "UnsupportedLanguageConstruct", "CompileTimeAssertionFailure", "PTXASError")
+_COMPILE_ERRORS = (
+    "CompilationError",
+    "UnsupportedLanguageConstruct",
+    "CompileTimeAssertionFailure",
+    "PTXASError",
+)
 
 
 class Harness:
@@ -129,7 +134,7 @@ class Harness:
 
     def arm(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Get ready to be timed: map the input memory, whose contents the judge rewrites between blocks."""
-        self.source = Segment(fds[0], message["bytes"])
+        self.source = Segment(fds[0], message["bytes"], writable=False)
         self.sets = []
         for entry in message["sets"]:
             self.sets.append((entry["inputs"], specs_from(entry["tensors"], self.source.size)))
@@ -159,7 +164,7 @@ class Harness:
 
     def _read(self, rows: Any, fd: int, device: str) -> list[Tensor]:
         size = os.fstat(fd).st_size
-        segment = Segment(fd, size)
+        segment = Segment(fd, size, writable=False)
         try:
             return segment.read(specs_from(rows, size), device)
         finally:
@@ -213,7 +218,7 @@ def _is_open(fd: int) -> bool:
 
 def _failure(error: BaseException, operation: str) -> dict[str, Any]:
     """Describe an exception of candidate code; `kind` decides the outcome."""
-    chain = []
+    chain: list[str] = []
     link: BaseException | None = error
     while link is not None and len(chain) < 10:  # noqa: PLR2004 - no honest chain is longer
         chain.append(type(link).__name__)

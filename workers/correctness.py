@@ -1,9 +1,9 @@
 """Correctness: a candidate's outputs against an fp64-anchored, scale-aware tolerance.
 
-With y64 the reference in fp64, yr in its own precision and yc the candidate's output, errors are e_r = |yr - y64| / s and
-e_c = |yc - y64| / s, where s is the RMS of the row (last dimension), at least `ROW_FLOOR` of the whole tensor's. An output
-passes when it is finite exactly where the reference is, the 99.9 % quantile of e_c is within `QUANTILE_FACTOR` of the
-reference's own and the maximum within `MAX_FACTOR` (never below a floor for the dtype), and its relative L2 error is in
+With y64 the reference in fp64, yr in its own precision and yc the candidate's output, errors are e_r = |yr - y64| / s
+and e_c = |yc - y64| / s, where s is the RMS of the row (last dimension), at least `ROW_FLOOR` of the whole tensor's.
+An output passes when it is finite exactly where the reference is, the 99.9 % quantile of e_c is within
+`QUANTILE_FACTOR` of the reference's own and the maximum within `MAX_FACTOR` (never below a floor for the dtype), and its relative L2 error is in
 bounds. Integers and booleans must be equal. Nothing is skipped and NaN is never a wildcard.
 """
 
@@ -122,7 +122,8 @@ def _compare_exactly(working: Tensor, exact: Tensor | None, output: Tensor) -> C
     wrong = int((~equal).sum())
     index = int((~equal).flatten().int().argmax())
     where = _position(index, working.shape)
-    detail = f"{wrong} of {equal.numel()} elements differ; at {where} expected {_at(working, index)}, got {_at(output, index)}"
+    seen = f"expected {_at(working, index)}, got {_at(output, index)}"
+    detail = f"{wrong} of {equal.numel()} elements differ; at {where} {seen}"
     return Comparison(Outcome.WRONG_VALUE, detail, 1.0, 0.0, 1.0, False)
 
 
@@ -144,7 +145,7 @@ def row_scale(anchor: Tensor) -> Tensor:
     rows = _rows(anchor)
     squares = torch.cat([_finite(part).square().mean(dim=1) for _, part in _chunks(rows)])
     whole = squares.mean().sqrt()
-    return squares.sqrt().clamp_min(float(max(whole * ROW_FLOOR, 1e-30))).unsqueeze(1)
+    return squares.sqrt().clamp_min(max(float(whole) * ROW_FLOOR, 1e-30)).unsqueeze(1)
 
 
 def measure(anchor: Tensor, other: Tensor, scale: Tensor) -> Errors:
@@ -167,7 +168,7 @@ def measure(anchor: Tensor, other: Tensor, scale: Tensor) -> Errors:
         picks = max(int(len(flat) * share), 1)
         kept.append(flat if share >= 1.0 else flat[torch.randint(len(flat), (picks,), device=flat.device)])
     sample = torch.cat(kept)
-    position = min(int(math.ceil(QUANTILE * len(sample))), len(sample))
+    position = min(math.ceil(QUANTILE * len(sample)), len(sample))
     quantile = float(sample.kthvalue(max(position, 1)).values)
     return Errors(quantile, maximum, math.sqrt(difference / norm) if norm > 0 else float(difference > 0), worst)
 

@@ -62,7 +62,8 @@ def output_codes(outputs: Sequence[Tensor], others: Sequence[Tensor]) -> list[st
     for output in dense:
         if vars(output):
             codes.add("D4")
-        if output.is_neg() or output.is_conj() or torch._C._is_cow_tensor(output):
+        lazy_copy = torch._C._is_cow_tensor(output)  # type: ignore[attr-defined]
+        if output.is_neg() or output.is_conj() or lazy_copy:
             codes.add("C10")
         if output.untyped_storage().nbytes() < output.numel() * output.element_size():
             codes.add("C9")

@@ -39,7 +39,7 @@ def _check(result: int, what: str) -> int:
 
 
 def prctl(option: int, *arguments: int) -> None:
-    """Call prctl(2)."""
+    """Set an attribute of this process (prctl)."""
     padded = [ctypes.c_ulong(value) for value in (*arguments, 0, 0, 0, 0)[:4]]
     _check(_libc.prctl(option, *padded), f"prctl {option}")
 
@@ -56,7 +56,7 @@ def unshare_mounts() -> None:
 
 
 def mount(source: str, target: str, kind: str | None, flags: int = 0, data: str | None = None) -> None:
-    """Call mount(2)."""
+    """Mount `source` at `target`."""
     encoded = [None if text is None else text.encode() for text in (source, target, kind, data)]
     _check(_libc.mount(encoded[0], encoded[1], encoded[2], ctypes.c_ulong(flags), encoded[3]), f"mount {target}")
 
@@ -150,13 +150,23 @@ def _program() -> bytes:
         return struct.pack("<HBBI", code, yes, no, value)
 
     number, arch, first = 0, 4, 16
-    lines = [op(_BPF_LOAD, arch), op(_BPF_JEQ, _ARCH_X86_64, 1, 0), op(_BPF_RET, _EPERM), op(_BPF_LOAD, number)]
+    lines = [
+        op(_BPF_LOAD, arch),
+        op(_BPF_JEQ, _ARCH_X86_64, 1, 0),
+        op(_BPF_RET, _EPERM),
+        op(_BPF_LOAD, number),
+    ]
     # The x32 ABI has other numbers under the same architecture.
     lines += [op(_BPF_JSET, 0x40000000, 0, 1), op(_BPF_RET, _EPERM)]
     lines += [op(_BPF_JEQ, _CLONE3, 0, 1), op(_BPF_RET, _ENOSYS)]
     for call in _DENIED:
         lines += [op(_BPF_JEQ, call, 0, 1), op(_BPF_RET, _EPERM)]
-    lines += [op(_BPF_JEQ, _SOCKET, 0, 3), op(_BPF_LOAD, first), op(_BPF_JEQ, _AF_UNIX, 1, 0), op(_BPF_RET, _EPERM)]
+    lines += [
+        op(_BPF_JEQ, _SOCKET, 0, 3),
+        op(_BPF_LOAD, first),
+        op(_BPF_JEQ, _AF_UNIX, 1, 0),
+        op(_BPF_RET, _EPERM),
+    ]
     lines += [op(_BPF_LOAD, number), op(_BPF_JEQ, _CLONE, 0, 3), op(_BPF_LOAD, first)]
     lines += [op(_BPF_JSET, _CLONE_NEW, 0, 1), op(_BPF_RET, _EPERM), op(_BPF_RET, _ALLOW)]
     return b"".join(lines)

@@ -29,7 +29,7 @@ class Row(NamedTuple):
     operator: str | None
     """Torch operator that launched it; None when it was launched outside of any."""
     device_us: float
-    count: int
+    times: int
 
 
 @contextmanager
@@ -77,7 +77,7 @@ def warm_up(device: str) -> None:
 
 
 def _record_cuda(call: Callable[[int], Any], calls: int) -> list[Row]:
-    from torch.autograd import DeviceType
+    from torch._C._autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
 
     torch.cuda.synchronize()
@@ -107,7 +107,10 @@ def _record_cpu(call: Callable[[int], Any], calls: int) -> tuple[list[Row], dict
 
     from workers.interpreter import LaunchRecorder
 
-    with profile(activities=[ProfilerActivity.CPU]) as profiler, LaunchRecorder(annotate=_OWN_RANGE) as recorded:
+    with (
+        profile(activities=[ProfilerActivity.CPU]) as profiler,
+        LaunchRecorder(annotate=_OWN_RANGE) as recorded,
+    ):
         for index in range(calls):
             call(index)
     counts: dict[tuple[str, str], int] = defaultdict(int)
@@ -130,7 +133,7 @@ def attribute(rows: Sequence[Row], own_names: set[str], calls: int) -> Profile:
     for row in rows:
         key = (row.name, _origin(row, own_names))
         total, count = merged.get(key, (0.0, 0))
-        merged[key] = (total + row.device_us, count + row.count)
+        merged[key] = (total + row.device_us, count + row.times)
     kernels = [
         KernelProfile(name=name[:200], device_us=total / calls, launches=count / calls, origin=origin)
         for (name, origin), (total, count) in sorted(merged.items(), key=lambda item: -item[1][0])

@@ -2,17 +2,20 @@
 
 import copy
 import linecache
+import random
 import sys
 import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from drkernel_q.errors import BadProblem
 from drkernel_q.evaluation import Baseline
 from drkernel_q.problem import Problem
+from workers import integrity
 from workers.correctness import Expected
 from workers.shared import flatten, unflatten
 
@@ -38,6 +41,8 @@ class Reference:
         self._model: nn.Module | None = None
         self._exact_model: nn.Module | None = None
         self.compiled: dict[Baseline, Callable[..., Any]] = {}
+        self.own_codes: frozenset[str] = frozenset()
+        self.changes_inputs = False
 
     def _call(self, name: str) -> Any:
         try:
@@ -74,6 +79,8 @@ class Reference:
             BadProblem: no list, no tensor in it, or something that is neither tensor nor scalar.
         """
         torch.manual_seed(seed)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
         with torch.device(self.device):
             values = self._call("get_inputs")
         if not isinstance(values, list | tuple):
@@ -107,14 +114,18 @@ class Reference:
         """
         working: list[Tensor] = []
         state = copy.deepcopy(self.model.state_dict()) if self.train else None
+        copies = _copied(inputs)
         try:
-            skeleton = flatten(self.run(_copied(inputs)), working)
+            skeleton = flatten(self.run(copies), working)
         except (torch.OutOfMemoryError, MemoryError) as error:
             raise BadProblem(f"{self.name} needs more memory than the device has.") from error
         except Exception as error:
             raise BadProblem(f"Model of {self.name} raises {type(error).__name__}: {error}") from error
         if not working:
             raise BadProblem(f"Model of {self.name} returns no tensor.")
+        owned = [*_leaves(copies), *self.model.parameters(), *self.model.buffers()]
+        self.own_codes |= frozenset(integrity.output_codes(working, owned))
+        self.changes_inputs |= not all(map(integrity.same_bits, _leaves(inputs), _leaves(copies)))
         if state is not None:
             self.model.load_state_dict(state)
         exact = self._run_exactly(inputs)
@@ -137,10 +148,6 @@ class Reference:
         except (RuntimeError, TypeError, ValueError):
             return None
         return outputs
-
-    def parameters_and_buffers(self) -> list[Tensor]:
-        """List every tensor that the model owns."""
-        return [*self.model.parameters(), *self.model.buffers()]
 
 
 def _execute(problem: Problem) -> types.ModuleType:

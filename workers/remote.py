@@ -106,6 +106,15 @@ class RemoteCandidate:
             self._fail_by_death()
         raise AssertionError("unreachable")
 
+    def children(self) -> int:
+        """Count the child processes that the candidate has now."""
+        assert self.child is not None
+        try:
+            with open(f"/proc/{self.child.pid}/task/{self.child.pid}/children") as children:
+                return len(children.read().split())
+        except OSError:
+            return 0
+
     def _watch_memory(self) -> None:
         assert self.child is not None
         if private_bytes(self.child.pid) > self.memory_bytes:

@@ -21,8 +21,27 @@ from workers import linux
 #: Measures that `strict` asks for.
 ALL_MEASURES = ("limits", "no_new_privs", "uid", "landlock", "seccomp")
 _READABLE = ("/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc", "/opt", "/sys", "/nix", "/snap")
-_PROC = ("cpuinfo", "meminfo", "stat", "version", "devices", "filesystems", "modules", "driver", "sys", "mounts")
-_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/nvidia*", "/dev/nvidia-caps")
+_PROC = (
+    "cpuinfo",
+    "meminfo",
+    "stat",
+    "version",
+    "devices",
+    "filesystems",
+    "modules",
+    "driver",
+    "sys",
+    "mounts",
+)
+_DEVICES = (
+    "/dev/null",
+    "/dev/zero",
+    "/dev/full",
+    "/dev/random",
+    "/dev/urandom",
+    "/dev/nvidia*",
+    "/dev/nvidia-caps",
+)
 #: Most processes and threads of the candidate's own user; Triton needs a few for ptxas and gcc.
 MAX_PROCESSES = 512
 #: Largest file a candidate may write, bytes.
@@ -44,7 +63,15 @@ class Confinement(NamedTuple):
 def clean_environment(workdir: str) -> dict[str, str]:
     """Return the whole environment of a candidate: no credentials, every cache inside its own folder."""
     caches = ("TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "CUDA_CACHE_PATH")
-    keep = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+    keep = (
+        "PATH",
+        "LANG",
+        "LC_ALL",
+        "LD_LIBRARY_PATH",
+        "CUDA_HOME",
+        "CUDA_VISIBLE_DEVICES",
+        "CUDA_DEVICE_ORDER",
+    )
     environment = {name: os.environ[name] for name in keep if name in os.environ}
     environment |= {name: f"{workdir}/{name.lower()}" for name in caches}
     environment |= {"HOME": workdir, "TMPDIR": workdir, "USER": "candidate", "TORCH_CPP_LOG_LEVEL": "ERROR"}
@@ -95,8 +122,8 @@ def _set_limits(plan: Confinement) -> None:
         limits[resource.RLIMIT_DATA] = plan.memory_bytes
     for kind, value in limits.items():
         _, hard = resource.getrlimit(kind)
-        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
-        resource.setrlimit(kind, (value, value))
+        most = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (most, most))
     Path("/proc/self/oom_score_adj").write_text("1000")
 
 
@@ -183,7 +210,7 @@ def probe(uid: int | None = None) -> dict[str, bool]:
     if uid is None and os.geteuid() == 0:
         uid = 64_999
     with tempfile.TemporaryDirectory(prefix="drkq-probe-") as workdir:
-        os.chmod(workdir, 0o755)
+        os.chmod(workdir, 0o755)  # noqa: S103 - it is empty
         reader, writer = os.pipe()
         pid = os.fork()
         if pid == 0:

@@ -1,13 +1,14 @@
 """Tensors in shared memory: how values cross between judge and candidate without pickle.
 
-A nested value (lists, tuples, dicts, scalars, tensors) becomes a JSON skeleton and a list of tensors; the tensors lie in
-one sealed memory file (`memfd`), which neither side can shrink under the other.
+A nested value (lists, tuples, dicts, scalars, tensors) becomes a JSON skeleton and a list of tensors. The tensors lie
+in one sealed memory file (`memfd`), which neither side can shrink under the other.
 """
 
 import fcntl
 import math
 import mmap
 import os
+import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -16,9 +17,8 @@ from torch import Tensor
 
 _ALIGN = 256
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-_DTYPES = {
-    str(value).removeprefix("torch."): value for value in vars(torch).values() if isinstance(value, torch.dtype)
-}
+_SEAL_FUTURE_WRITE = 0x10
+_DTYPES = {str(value).removeprefix("torch."): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
 #: Deepest nesting of a value that is packed or read back.
 MAX_DEPTH = 16
 
@@ -40,20 +40,24 @@ class TensorSpec(NamedTuple):
 class Segment:
     """A piece of shared memory that holds tensors."""
 
-    def __init__(self, fd: int, size: int) -> None:
+    def __init__(self, fd: int, size: int, *, writable: bool = True) -> None:
         """Map `size` bytes of `fd`, which this object then owns."""
         self.fd = fd
         self.size = size
-        self._map = mmap.mmap(fd, max(size, 1))
-        self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
+        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+        self._map = mmap.mmap(fd, max(size, 1), access=access)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch warns of memory that cannot be written; nobody will
+            self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
 
     @classmethod
-    def create(cls, size: int) -> "Segment":
-        """Make a segment; its size is sealed."""
+    def create(cls, size: int, *, ours: bool = False) -> "Segment":
+        """Make a segment whose size is sealed; one that is `ours` can be written through this object alone."""
         fd = os.memfd_create("drkq", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(fd, max(size, 1))
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
-        return cls(fd, size)
+        segment = cls(fd, size)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS | (_SEAL_FUTURE_WRITE if ours else 0))
+        return segment
 
     def view(self, spec: TensorSpec) -> Tensor:
         """Return the tensor at `spec` as a CPU view of the memory (dense, in the order of its strides)."""
@@ -90,12 +94,21 @@ def layout(tensors: Sequence[Tensor]) -> tuple[list[TensorSpec], int]:
     specs = []
     offset = 0
     for tensor in tensors:
-        dense = torch._prims_common.is_non_overlapping_and_dense(tensor)
-        stride = list(tensor.stride()) if dense else _contiguous_strides(tensor.shape)
+        stride = list(tensor.stride()) if _is_dense(tensor) else _contiguous_strides(tensor.shape)
         spec = TensorSpec(str(tensor.dtype).removeprefix("torch."), list(tensor.shape), stride, offset)
         specs.append(spec)
         offset += -(-spec.nbytes // _ALIGN) * _ALIGN
     return specs, offset
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Whether the elements fill a piece of memory without gap or overlap, in whatever order."""
+    expected = 1
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return tensor.numel() > 0
 
 
 def _contiguous_strides(shape: Sequence[int]) -> list[int]:
@@ -151,7 +164,7 @@ def flatten(value: Any, tensors: list[Tensor], depth: int = 0) -> Any:
     raise TypeError(f"a value of type {type(value).__name__}")
 
 
-def unflatten(skeleton: Any, tensors: Sequence[Any], depth: int = 0) -> Any:
+def unflatten(skeleton: Any, tensors: Sequence[Any], depth: int = 0) -> Any:  # noqa: PLR0911 - one line a kind
     """Rebuild the value of `flatten`.
 
     Raises:

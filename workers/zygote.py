@@ -4,6 +4,7 @@ It holds no secret: its environment is clean, and whatever a candidate could rea
 It is the parent (and subreaper) of everything it forks, so it can end a candidate together with any daemon it made.
 """
 
+import contextlib
 import gc
 import os
 import random
@@ -40,10 +41,8 @@ class Child(NamedTuple):
 
     def kill(self) -> None:
         """Kill the process; nothing if it is gone."""
-        try:
+        with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
 
 
 class ZygoteConfig(NamedTuple):
@@ -71,7 +70,7 @@ class Zygote:
         arguments = [config.device, str(config.first_uid or 0), str(config.memory_bytes)]
         subprocess.Popen(
             [sys.executable, "-m", "workers.zygote", *arguments],
-            stdin=theirs,
+            stdin=theirs.fileno(),
             env=dict(environment),
             start_new_session=True,
         )
@@ -195,7 +194,10 @@ class Server:
         if child.uid is not None:
             sandbox.kill_user(child.uid)
         for _ in range(100):  # a fork bomb under one's own user can outrun a sweep, but not its process limit
-            strays = [pid, *(stray for stray in _own_children() if stray not in self.children and stray != pid)]
+            strays = [
+                pid,
+                *(stray for stray in _own_children() if stray not in self.children and stray != pid),
+            ]
             for stray in strays:
                 _kill_quietly(stray)
             for stray in strays[1:]:
@@ -219,10 +221,8 @@ def _kill_quietly(pid: int) -> None:
 
 
 def _reap_quietly(pid: int) -> None:
-    try:
+    with contextlib.suppress(ChildProcessError):
         os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:
-        pass
 
 
 def _reap(pid: int, pidfd: int) -> int | None:
@@ -298,7 +298,7 @@ def _boot(config: ZygoteConfig) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     threads = len(os.listdir("/proc/self/task"))
-    if threads != 1 or torch.cuda.is_initialized():
+    if threads != 1 or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         raise RuntimeError(f"the zygote has {threads} threads and cannot fork soundly")
     gc.collect()
     gc.freeze()
@@ -319,6 +319,4 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    from workers import zygote
-
-    zygote.main(sys.argv[1:])
+    main(sys.argv[1:])

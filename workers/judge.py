@@ -1,0 +1,214 @@
+"""The judge: plans an evaluation, holds every secret of it, and decides.
+
+One judge process serves one evaluation. It runs trusted code only: the reference on the same device, and comparison,
+attribution and statistics over what candidate processes report. Seeds are drawn when they are needed and leave this
+process as inputs, never as numbers (but for the seed of the weights, which are no secret).
+"""
+
+import secrets
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from drkernel_q.errors import BadProblem, InfrastructureFailure
+from drkernel_q.evaluation import (
+    Correctness,
+    Environment,
+    Evaluation,
+    EvaluationRequest,
+    Failure,
+    Integrity,
+    Outcome,
+    Profile,
+    Protocol,
+    Stage,
+    Timing,
+)
+from workers import integrity, profiling, timing, trial
+from workers.integrity import Finding, Weight
+from workers.reference import Reference
+from workers.remote import CandidateFailed, RemoteCandidate
+from workers.session import Session
+from workers.wire import Channel
+from workers.zygote import Zygote
+
+#: Largest source that is judged, bytes. Real kernels have a few thousand.
+MAX_SOURCE_BYTES = 2**20
+#: Profiled forward passes.
+PROFILED_CALLS = {"cuda": 10, "cpu": 2}
+
+
+class Facts:
+    """What is known so far; becomes the `Evaluation`."""
+
+    def __init__(self, environment: Environment) -> None:
+        """Start with nothing but the environment."""
+        self.environment = environment
+        self.outcome = Outcome.CORRECT
+        self.findings: list[Finding] = []
+        self.correctness: Correctness | None = None
+        self.profile: Profile | None = None
+        self.timing: Timing | None = None
+        self.durations_s: dict[str, float] = {}
+        self.error: str | None = None
+        self.output = ""
+
+    def evaluation(self, protocol: Protocol) -> Evaluation:
+        """Decide on integrity and put everything together."""
+        verdict, evidence = integrity.verdict(self.findings)
+        examined = Stage.INTEGRITY in protocol.stages and self.outcome is Outcome.CORRECT
+        if verdict is Integrity.CLEAN and not examined:
+            verdict = Integrity.UNKNOWN
+        return Evaluation(
+            outcome=self.outcome,
+            integrity=verdict,
+            evidence=evidence,
+            correctness=self.correctness,
+            timing=self.timing,
+            profile=self.profile,
+            environment=self.environment,
+            durations_s={name: round(seconds, 4) for name, seconds in self.durations_s.items()},
+            error=self.error,
+            stdout=self.output,
+        )
+
+
+class Judge:
+    """Judges one request on one device."""
+
+    def __init__(self, request: EvaluationRequest, environment: Environment, zygote: Zygote, channel: Channel) -> None:
+        """Take the request; `channel` hears of each stage as it begins."""
+        self.request = request
+        self.protocol = request.protocol
+        self.device = "cpu" if environment.device == "cpu" else "cuda"
+        self.facts = Facts(environment)
+        self.zygote = zygote
+        self.channel = channel
+        self.memory_bytes = 0
+
+    def evaluate(self) -> Evaluation:
+        """Judge the request.
+
+        Raises:
+            BadProblem: the reference cannot be used.
+            InfrastructureFailure: no candidate process could be run.
+        """
+        start = time.perf_counter()
+        try:
+            self._judge()
+        except CandidateFailed as failed:
+            self.facts.outcome = failed.outcome
+            self.facts.error = failed.error
+        self.facts.durations_s["total"] = time.perf_counter() - start
+        return self.facts.evaluation(self.protocol)
+
+    def _judge(self) -> None:
+        with self._stage("reference"):
+            if self.protocol.precision == "tf32":
+                torch.backends.cuda.matmul.allow_tf32 = True
+            problem = self.request.problem
+            problem = problem.small() if self.device == "cpu" else problem
+            reference = Reference(problem, self.device, train=self.protocol.mode == "train")
+            trial.check_inputs(reference)
+        size = len(self.request.kernel.source.encode("utf-8", "replace"))
+        if size > MAX_SOURCE_BYTES:
+            text = f"the source has {size} bytes; at most {MAX_SOURCE_BYTES} are judged"
+            raise CandidateFailed(Outcome.COMPILE_ERROR, text)
+        self._check(reference)
+        if Stage.TIMING in self.protocol.stages and self.facts.outcome is Outcome.CORRECT:
+            self._time(reference)
+
+    def _check(self, reference: Reference) -> None:
+        """Correctness, hack check and profile, in the first candidate process."""
+        with self._candidate("load") as session:
+            with self._stage("correctness"):
+                result = trial.run_trials(session, reference, self.protocol)
+            self.facts.correctness = result.correctness
+            self.facts.outcome = result.outcome
+            self.facts.error = result.detail
+            self.facts.findings += result.findings
+            if result.outcome is not Outcome.CORRECT:
+                return
+            if Stage.INTEGRITY in self.protocol.stages:
+                with self._stage("integrity"):
+                    source = self.request.kernel.source
+                    self.facts.findings += trial.check_modes(session, reference, self.protocol, result, source)
+            if Stage.PROFILE in self.protocol.stages:
+                with self._stage("profile"):
+                    self._profile(session, reference, result.own_launches)
+
+    def _profile(self, session: Session, reference: Reference, own_launches: int) -> None:
+        calls = PROFILED_CALLS[self.device]
+        rows, own = session.profile(reference.inputs(secrets.randbits(63)), calls)
+        self.facts.profile = profiling.attribute(rows, own, calls)
+        if self.facts.profile.profile_ratio is None:
+            self.facts.findings.append(Finding("E13", Weight.FAILED, "the profiler recorded no device activity"))
+        elif own_launches and not self.facts.profile.launches and self.protocol.backend == "triton":
+            detail = "Triton launches were counted, but no kernel of the candidate took device time"
+            self.facts.findings.append(Finding("A7", Weight.HARD, detail))
+
+    def _time(self, reference: Reference) -> None:
+        """Timing, in a second, fresh candidate process that knows nothing of the first."""
+        seed = secrets.randbits(63)
+        with self._candidate("load_for_timing") as session, self._stage("timing"):
+            reference.build(seed)
+            session.build(reference, seed)
+            budget_s = self.protocol.timing_budget_s
+            self.facts.timing, faults = timing.time_both(session, reference, self.protocol.baselines, budget_s)
+        for fault in faults[:1]:
+            detail = f"outputs of timed calls, chosen in secret, are wrong ({len(faults)} of them): {fault}"
+            self.facts.findings.append(Finding("B5", Weight.HARD, detail))
+
+    @contextmanager
+    def _candidate(self, stage: str) -> Iterator[Session]:
+        """Fork a candidate process, give it the source, and end it together with all it made."""
+        with RemoteCandidate(self.zygote, self.memory_bytes) as remote:
+            self.facts.environment = self.facts.environment.model_copy(update={"isolation": tuple(remote.isolation)})
+            try:
+                session = Session(remote, self.device, self.protocol.kernel_deadline_s)
+                with self._stage(stage):
+                    session.load(self.request.kernel.source)
+                yield session
+                children = remote.children()
+                if children:
+                    detail = f"{children} child processes were left running"
+                    self.facts.findings.append(Finding("D8", Weight.SOFT, detail))
+            finally:
+                remote.close()
+                self.facts.output = self.facts.output or remote.output.decode("utf-8", "replace")
+
+    @contextmanager
+    def _stage(self, name: str) -> Iterator[None]:
+        self.channel.send({"stage": name})
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.facts.durations_s[name] = time.perf_counter() - start
+
+
+def main(conn: int, zygote_fd: int, device: str) -> None:
+    """Serve one evaluation in this fresh fork."""
+    channel = Channel(socket.socket(fileno=conn))
+    zygote = Zygote(Channel(socket.socket(fileno=zygote_fd)))
+    job, _ = channel.receive(60.0)
+    reply: dict[str, Any]
+    try:
+        request = EvaluationRequest.model_validate(job["request"])
+        judge = Judge(request, Environment.model_validate(job["environment"]), zygote, channel)
+        judge.memory_bytes = job["memory_bytes"]
+        with torch.random.fork_rng(devices=[]):
+            reply = {"evaluation": judge.evaluate().model_dump(mode="json", round_trip=True)}
+    except BadProblem as error:
+        reply = {"failure": Failure(kind="problem", message=str(error)).model_dump()}
+    except InfrastructureFailure as error:
+        reply = {"failure": Failure(kind="infrastructure", message=str(error)).model_dump()}
+    except torch.AcceleratorError as error:
+        reply = {
+            "failure": Failure(kind="infrastructure", message=f"The judge's own device failed: {error}").model_dump()
+        }
+    channel.send(reply)

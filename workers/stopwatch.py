@@ -1,0 +1,45 @@
+"""Stopwatch: the time of one call on a cold cache; the same code times the reference and the candidate."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+#: Cache flush, bytes: more than four times the L2 of a large GPU; on the CPU about the size of a shared cache.
+FLUSH_BYTES = {"cuda": 256 * 2**20, "cpu": 32 * 2**20}
+#: Clock cycles that the device spins after the flush, so that the host has launched before the first event fires.
+SPIN_CYCLES = 200_000
+
+
+class Stopwatch:
+    """Times single calls on a cold cache."""
+
+    def __init__(self, device: str) -> None:
+        """Bind what is needed now, before code that could replace it has been loaded."""
+        self._flush = torch.empty(FLUSH_BYTES[device], dtype=torch.uint8, device=device)
+        self._clock = time.perf_counter
+        self._cuda = device == "cuda"
+        if self._cuda:
+            # The C base class cannot be patched; torch.cuda.Event can.
+            event = torch._C._CudaEventBase
+            self._record, self._elapsed = event.record, event.elapsed_time
+            self._events = [event(enable_timing=True, blocking=False, interprocess=False) for _ in range(2)]
+            self._stream = torch.cuda.current_stream()
+            self._sync = torch._C._cuda_synchronize
+            self._spin: Callable[[int], None] = torch._C._cuda_sleep
+
+    def time(self, call: Callable[[], Any]) -> tuple[float, Any]:
+        """Return the milliseconds of one call and what it returned."""
+        self._flush.zero_()
+        if not self._cuda:
+            start = self._clock()
+            result = call()
+            return (self._clock() - start) * 1e3, result
+        self._spin(SPIN_CYCLES)
+        start_event, end_event = self._events
+        self._record(start_event, self._stream)
+        result = call()
+        self._record(end_event, self._stream)
+        self._sync()
+        return self._elapsed(start_event, end_event), result
