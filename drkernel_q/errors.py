@@ -6,7 +6,8 @@ DrkqError                    1
 │   ├── BadProblem          65
 │   └── BadKernelFile       65
 ├── BadSettings             78  a setting is wrong
-├── MissingExtra            78  an optional part is not installed
+│   ├── MissingExtra        78  an optional part is not installed
+│   └── OutdatedStore       78  the store has another schema revision
 ├── Unavailable             69  something drkq needs does not answer
 │   ├── NoBroker            69
 │   ├── NoWorker            69
@@ -15,8 +16,7 @@ DrkqError                    1
 │   ├── DeviceBusy          69
 │   └── InfrastructureFailure 69
 ├── TimedOut                75  waited, and may be tried again
-├── Cancelled              130
-└── OutdatedStore           78
+└── Cancelled              130
 ```
 
 The docstring of a class is its message when none is given. A wrong kernel is never an error: it is an

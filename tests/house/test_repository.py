@@ -1,0 +1,100 @@
+"""The repository itself: layers, style, versions, links, and what the wheel holds."""
+
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import drkernel_q
+from tests.need import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+SCRIPTS = Path(sys.executable).parent
+
+
+def run(*command: str | Path, cwd: Path = ROOT) -> None:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_imports_point_down() -> None:
+    run(SCRIPTS / "lint-imports", "--no-cache")
+
+
+@pytest.mark.parametrize("what", [["check"], ["format", "--check"]], ids=["lint", "format"])
+def test_ruff_has_nothing_to_say(what: list[str]) -> None:
+    run(SCRIPTS / "ruff", *what)
+
+
+def test_version_is_the_same_everywhere() -> None:
+    version = PROJECT["project"]["version"]
+    assert drkernel_q.__version__ == version
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    latest = re.search(r"^## \[(.+?)\] - (unreleased|\d{4}-\d\d-\d\d)$", changelog, re.MULTILINE)
+    assert latest
+    assert latest[1] == version
+
+
+def test_licence_is_the_one_that_is_declared() -> None:
+    assert PROJECT["project"]["license"] == "Apache-2.0"
+    assert "Version 2.0, January 2004" in (ROOT / "LICENSE").read_text()
+
+
+def test_ci_can_run_its_script() -> None:
+    assert (ROOT / ".ci" / "run").stat().st_mode & stat.S_IXUSR
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    broken = [
+        f"{document.relative_to(ROOT)}: {link}"
+        for document in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+        for link in re.findall(r"\]\((?!https?://|mailto:|#)([^)#\s]+)", document.read_text())
+        if not (document.parent / link).exists()
+    ]
+    assert broken == []
+
+
+def test_every_decision_is_listed() -> None:
+    index = (ROOT / "docs" / "index.md").read_text()
+    decisions = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    assert [path.name for path in decisions if f"decisions/{path.name}" not in index] == []
+    assert [path.name[:4] for path in decisions] == [f"{number:04}" for number in range(1, len(decisions) + 1)]
+
+
+def tracked() -> list[str]:
+    """Files that belong to the repository; all but the ignored ones where there is no git."""
+    done = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return [name for name in done.stdout.splitlines() if (ROOT / name).is_file()]
+
+
+@pytest.mark.slow
+def test_wheel_holds_the_packages_the_migrations_and_the_problems(tmp_path: Path) -> None:
+    copy = tmp_path / "source"
+    for name in tracked():
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(ROOT / name, copy / name)
+    build = "from hatchling.build import build_wheel; print(build_wheel('.'))"
+    run(sys.executable, "-c", build, cwd=copy)
+    with zipfile.ZipFile(next(copy.glob("*.whl"))) as wheel:
+        names = set(wheel.namelist())
+    wanted = {
+        name.replace("migrations/", "drkernel_q/migrations/", 1) if name.startswith("migrations/") else name
+        for name in tracked()
+        if name.split("/")[0] in {"drkernel_q", "workers", "policy", "migrations"}
+    }
+    assert wanted - names == set()
+    assert {"drkernel_q/py.typed", "drkernel_q/migrations/env.py"} <= names
+    assert any(re.fullmatch(r"drkernel_q/problems/.+\.py", name) for name in names)
+    assert not [name for name in names if name.startswith(("tests/", "benchmarks/"))]
