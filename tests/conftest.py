@@ -30,9 +30,7 @@ def _scrub() -> None:
     os.environ["XDG_RUNTIME_DIR"] = str(SESSION_DIR)
     os.environ["DRKQ_LOCK_DIR"] = str(SESSION_DIR / "locks")
     # Commands that tests start find the packages of this checkout from any folder, installed or not.
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        [str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
-    )
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
 
 
 _scrub()

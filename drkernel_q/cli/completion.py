@@ -22,5 +22,5 @@ def command(ctx: click.Context, shell: str) -> None:
       drkq completion fish > ~/.config/fish/completions/drkq.fish
     """  # noqa: D301 - click wants the backspace character itself
     completion = get_completion_class(shell)
-    assert completion is not None, f"click knows no completion for {shell}"  # noqa: S101 - a bug of ours
+    assert completion is not None, f"click knows no completion for {shell}"
     emit_text(completion(ctx.find_root().command, {}, "drkq", COMPLETE_VARIABLE).source())

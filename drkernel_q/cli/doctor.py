@@ -79,9 +79,7 @@ def examine() -> Iterator[Check]:
 def python() -> Check:
     """Judge the interpreter; pip keeps older ones away, a checkout does not."""
     state = State.OK if sys.version_info >= (3, 11) else State.FAIL
-    return Check(
-        "python", state, platform.python_version(), "" if state is State.OK else "use Python 3.11 or newer"
-    )
+    return Check("python", state, platform.python_version(), "" if state is State.OK else "use Python 3.11 or newer")
 
 
 def packages() -> Check:
@@ -93,9 +91,7 @@ def packages() -> Check:
         if origin is None or origin.parents[1] != HOME:
             strangers.append(f"`{name}` is {origin.parent if origin else 'missing'}")
     if strangers:
-        return Check(
-            "packages", State.FAIL, "; ".join(strangers), "install drkq into an environment of its own"
-        )
+        return Check("packages", State.FAIL, "; ".join(strangers), "install drkq into an environment of its own")
     return Check("packages", State.OK, str(HOME))
 
 
@@ -167,9 +163,7 @@ def space(name: str, folder: Path) -> Check:
     free_bytes = shutil.disk_usage(there).free
     found = f"{free_bytes / 2**30:.1f} GiB free at {there}"
     if free_bytes < NO_SPACE_BYTES:
-        return Check(
-            name, State.FAIL, found, "make room, or move it with DRKQ_DATA_DIR, DRKQ_CACHE_DIR or TMPDIR"
-        )
+        return Check(name, State.FAIL, found, "make room, or move it with DRKQ_DATA_DIR, DRKQ_CACHE_DIR or TMPDIR")
     if free_bytes < LITTLE_SPACE_BYTES:
         return Check(name, State.WARN, found, "compile caches and exports may fill it")
     return Check(name, State.OK, found)

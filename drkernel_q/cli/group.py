@@ -53,10 +53,9 @@ class CommandGroup(click.Group):
             if (error.name or "").partition(".")[0] in _OUR_PACKAGES:
                 raise
             raise MissingExtra(
-                f"`drkq {cmd_name}` needs the Python package `{error.name}`; "
-                "add it with `pip install 'drkq[worker]'`."
+                f"`drkq {cmd_name}` needs the Python package `{error.name}`; add it with `pip install 'drkq[worker]'`."
             ) from error
-        assert isinstance(command, click.Command), f"{target} is not a click command"  # noqa: S101 - a bug of ours
+        assert isinstance(command, click.Command), f"{target} is not a click command"
         return command
 
     def resolve_command(

@@ -73,9 +73,7 @@ def driver(facts: Facts) -> Check:
     """Judge the NVIDIA driver and what devices it sees."""
     fact = facts["driver"]
     if "error" in fact:
-        return Check(
-            "driver", State.WARN, fact["error"], f"{WORKER_EXTRA} brings nvidia-ml-py, which asks it"
-        )
+        return Check("driver", State.WARN, fact["error"], f"{WORKER_EXTRA} brings nvidia-ml-py, which asks it")
     if not fact["devices"]:
         advice = "nothing, if there is no GPU: the cpu device judges all but absolute speed"
         return Check("driver", State.WARN, f"no NVIDIA device ({fact.get('reason', 'none found')})", advice)
@@ -120,8 +118,6 @@ def sandbox(facts: Facts, *, strict: bool) -> Check:
         return Check("sandbox", weak_state, fact["error"], "judge only kernels that you trust")
     weak = [name for name, held in fact["measures"].items() if not held]
     if weak:
-        advice = (
-            "run workers as root on a Linux with Landlock and seccomp, or judge only kernels that you trust"
-        )
+        advice = "run workers as root on a Linux with Landlock and seccomp, or judge only kernels that you trust"
         return Check("sandbox", weak_state, f"did not hold: {', '.join(weak)}", advice)
     return Check("sandbox", State.OK, f"{len(fact['measures'])} measures tried, all held")

@@ -158,9 +158,7 @@ def _plain(value: object) -> object:
 
 def _is_numeric(values: Sequence[object]) -> bool:
     known = [value for value in values if value is not None]
-    return bool(known) and all(
-        isinstance(value, int | float) and not isinstance(value, bool) for value in known
-    )
+    return bool(known) and all(isinstance(value, int | float) and not isinstance(value, bool) for value in known)
 
 
 def _cell(value: object) -> str:

@@ -54,9 +54,7 @@ def socket_broke() -> None:
     raise BrokenPipeError(32, "Broken pipe")
 
 
-COMMANDS = {
-    name: f"{__name__}:{name}" for name in ("unavailable", "buggy", "interrupted", "picky", "socket_broke")
-}
+COMMANDS = {name: f"{__name__}:{name}" for name in ("unavailable", "buggy", "interrupted", "picky", "socket_broke")}
 
 
 def run(*args: str, **targets: str) -> Result:
@@ -81,9 +79,7 @@ def test_error_is_its_sentence_its_cause_and_its_exit_code() -> None:
 
 
 @pytest.mark.parametrize(("args", "variable"), [(["--debug"], None), (["-v"], None), ([], "1")])
-def test_traceback_is_shown_on_demand(
-    args: list[str], variable: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_traceback_is_shown_on_demand(args: list[str], variable: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     if variable:
         monkeypatch.setenv("DRKQ_DEBUG", variable)
     assert "Traceback (most recent call last)" in run(*args, "unavailable").stderr
@@ -125,9 +121,7 @@ def test_misspelt_command_gets_a_suggestion() -> None:
     assert "No such command 'qqq'" in run("qqq").stderr
 
 
-def test_command_that_needs_a_missing_package_names_the_extra(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_command_that_needs_a_missing_package_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "needy.py").write_text("import not_installed_anywhere.deeper\n")
     monkeypatch.syspath_prepend(tmp_path)
     result = run("needy", needy="needy:command")
@@ -140,9 +134,7 @@ def test_missing_module_of_ours_is_a_bug() -> None:
     assert run("lost", lost="drkernel_q.no_such_module:command").exit_code == os.EX_SOFTWARE
 
 
-def test_help_lists_first_sentences_and_imports_no_command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_help_lists_first_sentences_and_imports_no_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "loud.py").write_text('def command():\n    """Shout."""\nraise SystemError\n')
     (tmp_path / "assigned.py").write_text('"""Whisper.\n\nMore."""\ncommand = None\n')
     monkeypatch.syspath_prepend(tmp_path)
@@ -158,9 +150,7 @@ def test_help_lists_first_sentences_and_imports_no_command(
 
 
 def test_completion_offers_commands_with_their_help() -> None:
-    done = python_m(
-        env=os.environ | {"_DRKQ_COMPLETE": "zsh_complete", "COMP_WORDS": "drkq comp", "COMP_CWORD": "1"}
-    )
+    done = python_m(env=os.environ | {"_DRKQ_COMPLETE": "zsh_complete", "COMP_WORDS": "drkq comp", "COMP_CWORD": "1"})
     assert done.stdout.split("\n")[:3] == ["plain", "completion", "Print a completion script for a shell"]
 
 
@@ -207,8 +197,7 @@ def test_other_distributions_add_commands(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_ctrl_c_ends_a_real_command_with_130(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = (
-        "import click, time\n@click.command()\ndef command():\n"
-        "    print('ready', flush=True)\n    time.sleep(60)\n"
+        "import click, time\n@click.command()\ndef command():\n    print('ready', flush=True)\n    time.sleep(60)\n"
     )
     (tmp_path / "slow.py").write_text(source)
     start = (
