@@ -48,9 +48,7 @@ def parse(url: str) -> URL:
     try:
         parsed = make_url(url)
     except ArgumentError as error:
-        raise BadSettings(
-            "The store URL is no URL; write sqlite:///FILE or postgresql+psycopg://..."
-        ) from error
+        raise BadSettings("The store URL is no URL; write sqlite:///FILE or postgresql+psycopg://...") from error
     if parsed.drivername == "postgresql":
         parsed = parsed.set(drivername="postgresql+psycopg")
     if parsed.drivername not in {"sqlite", "postgresql+psycopg"}:

@@ -61,8 +61,7 @@ def columns(evaluation: Evaluation) -> dict[str, Any]:
 def add_details(connection: Connection, evaluation_id: int, evaluation: Evaluation) -> None:
     """Store evidence and profiled kernels, one row each."""
     evidence = [
-        {"evaluation_id": evaluation_id, "code": each.code, "detail": each.detail}
-        for each in evaluation.evidence
+        {"evaluation_id": evaluation_id, "code": each.code, "detail": each.detail} for each in evaluation.evidence
     ]
     if evidence:
         connection.execute(insert(table(EvidenceRow)), evidence)

@@ -114,9 +114,7 @@ def _record(connection: Connection, request: EvaluationRequest, reply: Reply, ru
     )
 
 
-def _add_attempt(
-    connection: Connection, request: EvaluationRequest, reply: Reply, run_id: int | None
-) -> bool:
+def _add_attempt(connection: Connection, request: EvaluationRequest, reply: Reply, run_id: int | None) -> bool:
     failure = reply.failure
     statement = insert_new(connection, AttemptRow).values(
         request_id=request.id,

@@ -77,9 +77,7 @@ def read(connection: Connection, run: str | None) -> Iterator[tuple[str, str, in
 def _check(connection: Connection, trajectory: Trajectory) -> None:
     problems = table(ProblemRow).c
     if connection.scalar(select(problems.hash).where(problems.hash == trajectory.problem_hash)) is None:
-        raise BadInput(
-            f"The problem {trajectory.problem_hash} of a trajectory is not in the store; add it first."
-        )
+        raise BadInput(f"The problem {trajectory.problem_hash} of a trajectory is not in the store; add it first.")
     if any(turn.evaluation and not turn.kernel for turn in trajectory.turns):
         raise BadInput("A turn has an evaluation but no kernel that it could be about.")
 

@@ -37,7 +37,7 @@ def config(connection: Connection | None = None) -> Config:
 def head() -> str:
     """Revision that this drkq works with."""
     newest = ScriptDirectory.from_config(config()).get_current_head()
-    assert newest is not None  # noqa: S101 - there is always the initial revision
+    assert newest is not None
     return newest
 
 
@@ -79,9 +79,7 @@ def _check_references(connection: Connection) -> None:
         return
     broken = connection.execute(text("PRAGMA foreign_key_check")).first()
     if broken is not None:
-        raise BadInput(
-            f"The table {broken[0]} refers to rows that are missing in {broken[2]}; nothing changed."
-        )
+        raise BadInput(f"The table {broken[0]} refers to rows that are missing in {broken[2]}; nothing changed.")
 
 
 @contextmanager

@@ -108,9 +108,7 @@ class Store:
             return StoreStatus(revision=None, head=head, rows={}, size_bytes=0)
         with self.reading() as connection:
             rows = _count_rows(connection) if revision == head else {}
-            return StoreStatus(
-                revision=revision, head=head, rows=rows, size_bytes=self._size_bytes(connection)
-            )
+            return StoreStatus(revision=revision, head=head, rows=rows, size_bytes=self._size_bytes(connection))
 
     def add_run(self, name: str, *, kind: str, settings: Mapping[str, Any]) -> bool:
         """Announce a run; False when its name was announced before, and then nothing changes."""
@@ -191,8 +189,6 @@ class Store:
 
 def _count_rows(connection: Connection) -> dict[str, int]:
     names = sorted(Row.metadata.tables)
-    counts = {
-        name: select(func.count()).select_from(Row.metadata.tables[name]).scalar_subquery() for name in names
-    }
+    counts = {name: select(func.count()).select_from(Row.metadata.tables[name]).scalar_subquery() for name in names}
     row = connection.execute(select(*(count.label(name) for name, count in counts.items()))).one()
     return dict(zip(names, map(int, row), strict=True))

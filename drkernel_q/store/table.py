@@ -242,5 +242,5 @@ class ProfileKernelRow(Row, table=True):
 def table(row: type[Row]) -> Table:
     """Table of a row class, for statements that are not about whole rows."""
     found = inspect(row).local_table
-    assert isinstance(found, Table)  # noqa: S101 - every row class here is a plain table
+    assert isinstance(found, Table)
     return found

@@ -19,9 +19,7 @@ def insert_new(connection: Connection, row: type[Row]) -> "postgresql.Insert | s
     return sqlite.insert(table(row)).on_conflict_do_nothing()
 
 
-def add_missing(
-    connection: Connection, row: type[Row], rows: Iterable[Mapping[str, Any]], *, key: str
-) -> None:
+def add_missing(connection: Connection, row: type[Row], rows: Iterable[Mapping[str, Any]], *, key: str) -> None:
     """Insert what is not there yet, in the order of its key: whoever locks in one order meets no deadlock."""
     by_key = {values[key]: values for values in rows}
     if by_key:

@@ -1,0 +1,282 @@
+"""Every question that the store answers by name; the same SQL on SQLite and PostgreSQL.
+
+A text that may be long comes last in a row. Times are of one kind of device wherever they are compared.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, NamedTuple
+
+from sqlalchemy import CursorResult, text
+
+from drkernel_q.errors import BadInput
+from drkernel_q.store.column import UtcDateTime, escape, unescape
+from drkernel_q.store.store import Store
+
+Value = str | int | float | None
+
+#: Rows that a driver holds at a time.
+CHUNK = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A value that a query takes."""
+
+    kind: type[str | int | float]
+    sentence: str
+    default: Value = None
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NamedQuery:
+    """A question with a name."""
+
+    name: str
+    sentence: str
+    sql: str
+    parameters: Mapping[str, Parameter]
+    times: tuple[str, ...] = ()
+    """Columns that are times."""
+
+
+class Rows(NamedTuple):
+    """The answer, read while the connection is open."""
+
+    columns: tuple[str, ...]
+    rows: Iterator[tuple[Any, ...]]
+
+
+_RUN = Parameter(str, "name of the run", required=True)
+_ANY_RUN = Parameter(str, "name of a run; all of them otherwise")
+_LIMIT = Parameter(int, "rows at most", default=20)
+
+QUERIES = {
+    query.name: query
+    for query in (
+        NamedQuery(
+            "best-kernels",
+            "The best honest and correct kernel of each problem on each kind of device, by speedup_low.",
+            """
+            SELECT problem, device_kind, speedup_low, speedup, speedup_high, profile_ratio, kernel, kernel_hash
+            FROM (
+                SELECT problems.name AS problem, evaluations.device_kind, speedup_low, speedup, speedup_high,
+                       profile_ratio, kernel_name AS kernel, kernel_hash,
+                       row_number() OVER (
+                           PARTITION BY evaluations.problem_hash, evaluations.device_kind
+                           ORDER BY speedup_low DESC, evaluations.id
+                       ) AS place
+                FROM evaluations JOIN problems ON problems.hash = evaluations.problem_hash
+                WHERE outcome = 'correct' AND integrity = 'clean' AND speedup_low IS NOT NULL
+                  AND (CAST(:problem AS TEXT) IS NULL OR problems.name = :problem)
+            ) AS ranked
+            WHERE place = 1
+            ORDER BY problem, device_kind
+            """,
+            {"problem": Parameter(str, "name of a problem; all of them otherwise")},
+        ),
+        NamedQuery(
+            "fast-p",
+            "Share of a run's trajectories that are honest, correct and at least p times faster, by turn; "
+            "a trajectory without facts for a turn counts as a failure.",
+            """
+            WITH rollouts AS (
+                SELECT trajectories.id FROM trajectories JOIN runs ON runs.id = trajectories.run_id
+                WHERE runs.name = :run
+            ),
+            judged AS (
+                SELECT turns.trajectory_id, turns.number, evaluations.id IS NOT NULL AS known,
+                       COALESCE(outcome = 'correct' AND integrity = 'clean', FALSE) AS correct,
+                       COALESCE(outcome = 'correct' AND integrity = 'clean' AND speedup >= :p, FALSE) AS fast
+                FROM turns JOIN rollouts ON rollouts.id = turns.trajectory_id
+                LEFT JOIN evaluations
+                    ON evaluations.id = (SELECT min(id) FROM evaluations AS own WHERE own.turn_id = turns.id)
+            ),
+            first_fast AS (
+                SELECT trajectory_id, min(number) AS number FROM judged WHERE fast GROUP BY trajectory_id
+            ),
+            by_turn AS (
+                SELECT number AS turn,
+                       (SELECT count(*) FROM rollouts) AS trajectories,
+                       sum(CASE WHEN known THEN 1 ELSE 0 END) AS evaluated,
+                       sum(CASE WHEN correct THEN 1 ELSE 0 END) AS correct,
+                       sum(CASE WHEN fast THEN 1 ELSE 0 END) AS fast
+                FROM judged GROUP BY number
+            )
+            SELECT turn, trajectories, evaluated, correct, fast,
+                   CAST(fast AS DOUBLE PRECISION) / trajectories AS fast_p,
+                   (SELECT CAST(count(*) AS DOUBLE PRECISION) FROM first_fast WHERE first_fast.number <= turn)
+                       / trajectories AS best_so_far
+            FROM by_turn ORDER BY turn
+            """,
+            {"run": _RUN, "p": Parameter(float, "speedup to reach", default=1.0)},
+        ),
+        NamedQuery(
+            "rates",
+            "Hack rate (rejected of all evaluations) and lazy rate (profile ratio below `lazy_below`, "
+            "of the honest and correct) of a run.",
+            """
+            SELECT evaluations, correct, honest, rejected, suspicious, lazy,
+                   CAST(rejected AS DOUBLE PRECISION) / NULLIF(evaluations, 0) AS hack_rate,
+                   CAST(lazy AS DOUBLE PRECISION) / NULLIF(honest, 0) AS lazy_rate
+            FROM (
+                SELECT count(*) AS evaluations,
+                       count(CASE WHEN outcome = 'correct' THEN 1 END) AS correct,
+                       count(CASE WHEN outcome = 'correct' AND integrity = 'clean' THEN 1 END) AS honest,
+                       count(CASE WHEN integrity = 'rejected' THEN 1 END) AS rejected,
+                       count(CASE WHEN integrity = 'suspicious' THEN 1 END) AS suspicious,
+                       count(CASE WHEN outcome = 'correct' AND integrity = 'clean'
+                                   AND profile_ratio < :lazy_below THEN 1 END) AS lazy
+                FROM evaluations JOIN runs ON runs.id = evaluations.run_id
+                WHERE runs.name = :run
+            ) AS counted
+            """,
+            {"run": _RUN, "lazy_below": Parameter(float, "profile ratio that is lazy below this", 0.3)},
+        ),
+        NamedQuery(
+            "outcomes-by-error",
+            "How often each outcome came with each first line of an error, most frequent first.",
+            """
+            SELECT outcome, count(*) AS evaluations, split_part(error, '\n', 1) AS error
+            FROM evaluations LEFT JOIN runs ON runs.id = evaluations.run_id
+            WHERE (CAST(:run AS TEXT) IS NULL OR runs.name = :run)
+            GROUP BY outcome, split_part(error, '\n', 1)
+            ORDER BY evaluations DESC, outcome, error
+            LIMIT :limit
+            """,
+            {"run": _ANY_RUN, "limit": _LIMIT},
+        ),
+        NamedQuery(
+            "recent",
+            "The latest evaluations, newest first.",
+            """
+            SELECT finished_at, runs.name AS run, problems.name AS problem, kernel_name AS kernel, device_kind,
+                   outcome, integrity, speedup, speedup_low, profile_ratio, request_id
+            FROM evaluations JOIN problems ON problems.hash = evaluations.problem_hash
+            LEFT JOIN runs ON runs.id = evaluations.run_id
+            WHERE (CAST(:run AS TEXT) IS NULL OR runs.name = :run)
+            ORDER BY finished_at DESC, evaluations.id DESC
+            LIMIT :limit
+            """,
+            {"run": _ANY_RUN, "limit": _LIMIT},
+            times=("finished_at",),
+        ),
+        NamedQuery(
+            "device-kernels",
+            "Kernels that ran on the device during profiles, by their device time for one forward call, summed "
+            "over evaluations.",
+            """
+            SELECT origin, count(DISTINCT evaluation_id) AS evaluations, sum(device_us) AS device_us,
+                   sum(launches) AS launches, profile_kernels.name AS name
+            FROM profile_kernels JOIN evaluations ON evaluations.id = profile_kernels.evaluation_id
+            JOIN problems ON problems.hash = evaluations.problem_hash
+            LEFT JOIN runs ON runs.id = evaluations.run_id
+            WHERE (CAST(:run AS TEXT) IS NULL OR runs.name = :run)
+              AND (CAST(:problem AS TEXT) IS NULL OR problems.name = :problem)
+            GROUP BY origin, profile_kernels.name
+            ORDER BY device_us DESC, name
+            LIMIT :limit
+            """,
+            {
+                "run": _ANY_RUN,
+                "problem": Parameter(str, "name of a problem; all of them otherwise"),
+                "limit": _LIMIT,
+            },
+        ),
+        NamedQuery(
+            "infrastructure-failures",
+            "Attempts that failed for reasons that are not the kernel's, newest first.",
+            """
+            SELECT finished_at, worker, problems.name AS problem, request_id, attempt,
+                   CASE WHEN EXISTS (
+                           SELECT 1 FROM evaluations WHERE evaluations.request_id = attempts.request_id
+                       ) THEN 'yes' ELSE 'no' END AS evaluated_since,
+                   failure_message
+            FROM attempts JOIN problems ON problems.hash = attempts.problem_hash
+            WHERE failure_kind = 'infrastructure'
+            ORDER BY finished_at DESC, attempts.id DESC
+            LIMIT :limit
+            """,
+            {"limit": _LIMIT},
+            times=("finished_at",),
+        ),
+    )
+}
+
+
+@contextmanager
+def ask(store: Store, name: str, values: Mapping[str, Value]) -> Iterator[Rows]:
+    """Ask a named query.
+
+    Raises:
+        BadInput: there is no such query, parameter or run, or a required parameter is missing.
+    """
+    query = QUERIES.get(name)
+    if query is None:
+        raise BadInput(f"There is no query `{name}`; there are {', '.join(QUERIES)}.")
+    given = _complete(query, values)
+    with store.reading() as connection:
+        run = given.get("run")
+        known = text("SELECT 1 FROM runs WHERE name = :run")
+        if run is not None and connection.execute(known, {"run": run}).first() is None:
+            raise BadInput(f"There is no run named `{run}`.")
+        statement = text(query.sql).columns(**dict.fromkeys(query.times, UtcDateTime()))
+        yield _rows(connection.execute(statement, given, execution_options={"yield_per": CHUNK}))
+
+
+@contextmanager
+def ask_sql(store: Store, sql: str) -> Iterator[Rows]:
+    """Ask in SQL of the database's own dialect, over a connection that can change nothing.
+
+    Raises:
+        BadInput: the database refuses the statement, or it gives no rows.
+    """
+    with store.reading() as connection:
+        # `no_parameters`: a percent sign in somebody's SQL is only a percent sign.
+        options = {"no_parameters": True, "stream_results": True, "max_row_buffer": CHUNK}
+        result = connection.execution_options(**options).exec_driver_sql(sql)
+        if not result.returns_rows:
+            raise BadInput("The statement gives no rows; only reading is possible here.")
+        yield _rows(result)
+
+
+def _complete(query: NamedQuery, values: Mapping[str, Value]) -> dict[str, Value]:
+    unknown = sorted(set(values) - set(query.parameters))
+    if unknown:
+        takes = ", ".join(query.parameters)
+        raise BadInput(f"The query `{query.name}` takes no `{unknown[0]}`; it takes {takes}.")
+    given: dict[str, Value] = {}
+    for name, parameter in query.parameters.items():
+        value = values.get(name, parameter.default)
+        if value is None and parameter.required:
+            raise BadInput(f"The query `{query.name}` needs `{name}`: {parameter.sentence}.")
+        try:
+            given[name] = None if value is None else parameter.kind(value)
+        except ValueError as error:
+            raise BadInput(f"`{name}` must be {parameter.sentence}, not `{value}`.") from error
+    return {name: escape(value) if isinstance(value, str) else value for name, value in given.items()}
+
+
+def _rows(result: CursorResult[Any]) -> Rows:
+    return Rows(tuple(result.keys()), (_plain(row) for row in result))
+
+
+def _plain(row: Sequence[Any]) -> tuple[Any, ...]:
+    """Make values the same whatever the driver: times as ISO 8601, decimals as floats, bytes as hex."""
+    return tuple(_plain_value(value) for value in row)
+
+
+def _plain_value(value: Any) -> Any:
+    if isinstance(value, str):
+        return unescape(value)
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, Decimal):
+        return float(value)
+    if isinstance(value, bytes | memoryview):
+        return bytes(value).hex()
+    return value
