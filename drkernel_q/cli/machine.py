@@ -57,7 +57,7 @@ def ask(timeout_s: float = FACTS_TIMEOUT_S) -> Facts:
     except subprocess.TimeoutExpired:
         process.kill()
         output, _ = process.communicate()
-        end = f"no answer within {timeout_s:.0f} s"
+        end = f"no answer within {timeout_s:g} s"
     told = {fact["fact"]: fact for fact in map(json.loads, output.splitlines())}
     return {name: told.get(name, {"error": end}) for name in FACTS}
 

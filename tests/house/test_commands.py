@@ -69,6 +69,14 @@ def test_help_has_an_example(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
+def test_help_is_laid_out_by_click(name: str) -> None:
+    """A raw docstring would show the two characters of click's paragraph mark instead of obeying them."""
+    assert [
+        path for path, command in leaves(load(TARGETS[name]), ("drkq", name)) if "\\b" in (command.help or "")
+    ] == []
+
+
+@pytest.mark.parametrize("name", TARGETS)
 def test_command_is_written_about(name: str) -> None:
     text = (ROOT / "README.md").read_text() + (ROOT / "docs" / "index.md").read_text()
     assert f"drkq {name}" in text
