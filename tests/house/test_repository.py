@@ -67,6 +67,17 @@ def test_every_decision_is_listed() -> None:
     assert [path.name[:4] for path in decisions] == [f"{number:04}" for number in range(1, len(decisions) + 1)]
 
 
+def test_compose_runs_commands_that_exist_and_its_worker_has_no_store() -> None:
+    text = (ROOT / "compose.yaml").read_text()
+    commands = set(re.findall(r"^    command: \[(\w+)", text, re.MULTILINE))
+    assert {"db", "persist", "worker"} <= commands <= set(PROJECT["project"]["entry-points"]["drkq.commands"])
+    services = dict(re.findall(r"^  ([\w-]+):\n((?:    .*\n)+)", text, re.MULTILINE))
+    stores = {name for name, body in services.items() if "*store" in body}
+    assert stores == {"migrate", "persister", "client"}
+    assert re.search(r"networks: \[queue\]", services["worker-cpu"])
+    assert "ports:" not in text
+
+
 def tracked() -> list[str]:
     """Files that belong to the repository; all but the ignored ones where there is no git."""
     done = subprocess.run(
