@@ -64,8 +64,8 @@ def sqlite_file(url: URL) -> Path | None:
 
 
 def public(url: URL) -> str:
-    """The URL as it may be shown: without the password."""
-    return url.set(password=None).render_as_string(hide_password=False)
+    """The URL as it may be shown, `***` for the password."""
+    return url.render_as_string(hide_password=True)
 
 
 def writer(url: URL) -> Engine:
@@ -106,9 +106,9 @@ def explained(url: URL, *, reading: bool = False) -> Iterator[None]:
     except PoolTimeout as error:
         raise NoStore(f"The store {public(url)} has no free connection.") from error
     except DBAPIError as error:
-        raise _explain(error, url, reading=reading) from error
+        raise _explain(error, url, reading=reading) from (error.orig or error)
     except StatementError as error:
-        raise BadInput(f"The store cannot hold this: {_first_line(error.orig or error)}.") from error
+        raise BadInput(f"The store cannot hold this: {_first_line(error.orig or error)}.") from (error.orig or error)
 
 
 def _explain(error: DBAPIError, url: URL, *, reading: bool) -> DrkqError:

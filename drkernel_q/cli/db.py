@@ -1,0 +1,186 @@
+"""The store: where it is, what is in it, and how to get it out."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from drkernel_q.cli.output import emit_csv, emit_json, emit_jsonl, emit_table, emit_text, say
+
+if TYPE_CHECKING:
+    from drkernel_q.store import Store
+    from drkernel_q.store.query import Rows
+
+
+@click.group()
+def command() -> None:
+    """The store: where it is, what is in it, and how to get it out.
+
+    \b
+    Examples:
+      drkq db query --list
+      drkq db query best-kernels
+      drkq db query fast-p --param run=mine --param p=1.2
+      drkq db query --sql "select outcome, count(*) from evaluations group by outcome"
+      drkq db export --format parquet -o evaluations.parquet
+      sqlite3 -readonly "$(drkq db path)"
+    """  # noqa: D301 - click wants the backspace character itself
+
+
+@command.command()
+def path() -> None:
+    """Print where the store is: a file, or a URL without its password."""
+    with _store() as store:
+        emit_text(str(store.path or store.public_url))
+
+
+@command.command()
+def upgrade() -> None:
+    """Create the tables, or bring them up to date; safe at any time, and from several machines at once."""
+    with _store() as store:
+        before = store.status().revision
+        store.upgrade()
+        after = store.status().revision
+    was = "empty" if before is None else f"at revision {before}"
+    say(f"The store was {was} and is at revision {after}.")
+
+
+@command.command()
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def status(as_json: bool) -> None:
+    """Show the revision of the tables, how many rows they have, and the size of it all."""
+    with _store() as store:
+        found = store.status()
+        where = str(store.path or store.public_url)
+    if as_json:
+        emit_json({"store": where, **found._asdict()})
+        return
+    emit_text(f"store     {where}")
+    emit_text(f"revision  {found.revision or 'none; run `drkq db upgrade`'}")
+    emit_text(f"head      {found.head}")
+    emit_text(f"size      {found.size_bytes / 1e6:.1f} MB")
+    if found.rows:
+        emit_table(("table", "rows"), found.rows.items())
+
+
+@command.command()
+@click.argument("name", required=False)
+@click.option("--list", "listing", is_flag=True, help="List the named queries and their parameters.")
+@click.option("--param", "params", multiple=True, metavar="KEY=VALUE", help="A parameter of the named query.")
+@click.option("--sql", help="A SELECT of your own, over a connection that can change nothing.")
+@click.option("--json", "form", flag_value="json", help="One JSON array of objects.")
+@click.option("--jsonl", "form", flag_value="jsonl", help="One JSON object a line.")
+@click.option("--csv", "form", flag_value="csv", help="Comma-separated values with a header.")
+def query(name: str | None, listing: bool, params: tuple[str, ...], sql: str | None, form: str | None) -> None:
+    """Ask the store a question by name, or in SQL.
+
+    \b
+    Examples:
+      drkq db query --list
+      drkq db query recent --param limit=5
+      drkq db query rates --param run=mine --json
+      drkq db query --sql "select name, source_bytes from kernels" --csv
+    """  # noqa: D301 - click wants the backspace character itself
+    if sum([name is not None, listing, sql is not None]) != 1:
+        raise click.UsageError("Give the name of a query, or --list, or --sql.")
+    if params and name is None:
+        raise click.UsageError("--param goes with the name of a query.")
+    if listing:
+        _list_queries()
+        return
+    from drkernel_q.store.query import ask, ask_sql
+
+    with _ready_store() as store:
+        asked = ask_sql(store, sql) if sql is not None else ask(store, str(name), _values(params))
+        with asked as answer:
+            _emit(answer, form)
+
+
+@command.command()
+@click.option("--format", "form", type=click.Choice(["jsonl", "parquet", "csv"]), required=True, help="File format.")
+@click.option(
+    "--table",
+    "name",
+    type=click.Choice(["evaluations", "trajectories", "kernels"]),
+    default="evaluations",
+    show_default=True,
+    help="What to export.",
+)
+@click.option("--run", help="Only what belongs to the run of this name.")
+@click.option("-o", "--output", "target", required=True, metavar="FILE", help="File to write; - is stdout.")
+def export(form: str, name: str, run: str | None, target: str) -> None:
+    """Write evaluations, trajectories or kernels to a file.
+
+    \b
+    Examples:
+      drkq db export --format parquet -o evaluations.parquet
+      drkq db export --format jsonl --table trajectories --run mine -o rollouts.jsonl
+      drkq db export --format csv -o - | head
+    """  # noqa: D301 - click wants the backspace character itself
+    if target == "-" and form == "parquet":
+        raise click.UsageError("Parquet needs a file; stdout takes jsonl and csv.")
+    from drkernel_q.store.dataset import DATASETS
+    from drkernel_q.store.export import flat, write_file
+
+    with _ready_store() as store:
+        dataset = DATASETS[name]
+        if target != "-":
+            write_file(store, name, form, Path(target), run)
+        elif form == "csv":
+            emit_csv(dataset.schema.names, flat(dataset.schema, dataset.rows(store, run)))
+        else:
+            emit_jsonl(dataset.documents(store, run))
+
+
+@contextmanager
+def _store() -> Iterator["Store"]:
+    # Imported here: SQL takes longer to import than help may take to appear.
+    from drkernel_q.settings import load_settings
+    from drkernel_q.store import Store
+
+    with Store.open(load_settings().store) as store:
+        yield store
+
+
+@contextmanager
+def _ready_store() -> Iterator["Store"]:
+    with _store() as store:
+        store.check()
+        yield store
+
+
+def _list_queries() -> None:
+    from drkernel_q.store.query import QUERIES
+
+    rows = []
+    for each in QUERIES.values():
+        takes = ", ".join(
+            name if parameter.required else f"{name}={'any' if parameter.default is None else parameter.default}"
+            for name, parameter in each.parameters.items()
+        )
+        rows.append((each.name, takes, each.sentence))
+    emit_table(("name", "parameters", "answers"), rows)
+
+
+def _values(params: tuple[str, ...]) -> dict[str, str | int | float | None]:
+    values: dict[str, str | int | float | None] = {}
+    for param in params:
+        key, separator, value = param.partition("=")
+        if not separator:
+            raise click.UsageError(f"--param takes KEY=VALUE, not {param!r}.")
+        values[key] = value
+    return values
+
+
+def _emit(answer: "Rows", form: str | None) -> None:
+    documents = (dict(zip(answer.columns, row, strict=True)) for row in answer.rows)
+    if form == "json":
+        emit_json(list(documents))
+    elif form == "jsonl":
+        emit_jsonl(documents)
+    elif form == "csv":
+        emit_csv(answer.columns, answer.rows)
+    else:
+        emit_table(answer.columns, answer.rows)
