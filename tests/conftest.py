@@ -10,9 +10,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
-from tests.need import ROOT, cuda, postgres_program, redis_server, require
+from tests.need import CI, ROOT, cuda, postgres_program, redis_server, require
 
 if importlib.util.find_spec("tests.services"):
     pytest_plugins = ["tests.services"]
@@ -34,6 +35,10 @@ def _scrub() -> None:
 
 
 _scrub()
+
+# The cores are shared, so an example's duration says nothing; in CI a failure must come again.
+hypothesis.settings.register_profile("drkq", deadline=None, derandomize=CI)
+hypothesis.settings.load_profile("drkq")
 
 
 @pytest.fixture(autouse=True)
