@@ -204,8 +204,8 @@ class Evaluation(Value):
     @computed_field
     def device(self) -> str:
         """The device as people call it; the interpreter is always named."""
-        environment = self.environment
-        return "cpu (interpreted)" if environment.device == "cpu" else environment.device
+        device = self.environment.device
+        return f"{device} (interpreted)" if device.startswith("cpu") else device
 
     @computed_field
     def speedup(self) -> float | None:

@@ -63,7 +63,9 @@ class Settings(BaseSettings):
     candidate_memory_bytes: int = Field(default=16 * 2**30, ge=2**28)
     """Most host memory that a candidate and its children may hold."""
     candidate_uid: int = Field(default=64_000, ge=1)
-    """First user id that candidates run as when the worker is root; each device adds its own number."""
+    """First user id that candidates run as when the worker is root; each worker takes the next free eight."""
+    worker_id: str | None = None
+    """Identity of a worker, which its supervisor gives to its pool child."""
     stack_idle_s: float = Field(default=0.0, ge=0)
     """Seconds that the embedded stack outlives the last command that uses it."""
     lock_dir: Path = Field(default_factory=lambda: Path(tempfile.gettempdir()) / "drkq-locks")

@@ -35,9 +35,9 @@ def main() -> None:
 
 def sandbox() -> Fact:
     """Try every measure that confines candidates."""
-    from workers.sandbox import probe
+    from workers.sandbox import probe, probing_uid
 
-    return {"measures": probe()}
+    return {"measures": probe(probing_uid())}
 
 
 def driver() -> Fact:

@@ -84,11 +84,12 @@ class Judge:
         """Take the request; `channel` hears of each stage as it begins."""
         self.request = request
         self.protocol = request.protocol
-        self.device = "cpu" if environment.device == "cpu" else "cuda"
+        self.device = environment.device.partition(":")[0]
         self.facts = Facts(environment)
         self.zygote = zygote
         self.channel = channel
         self.memory_bytes = 0
+        self.ends_at = time.monotonic() + request.deadline_s
 
     def evaluate(self) -> Evaluation:
         """Judge the request.
@@ -169,7 +170,7 @@ class Judge:
         with RemoteCandidate(self.zygote, self.memory_bytes) as remote:
             self.facts.environment = self.facts.environment.model_copy(update={"isolation": tuple(remote.isolation)})
             try:
-                session = Session(remote, self.device, self.protocol.kernel_deadline_s)
+                session = Session(remote, self.device, self.protocol.kernel_deadline_s, self.ends_at)
                 with self._stage(stage):
                     session.load(self.request.kernel.source)
                 yield session

@@ -5,7 +5,7 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from drkernel_q.errors import InfrastructureFailure
@@ -51,6 +51,7 @@ class RemoteCandidate:
         self.child: Child | None = zygote.spawn("candidate", theirs, writer)
         os.close(writer)
         self.output = bytearray()
+        self._watch_from = 0.0
         self._drain = threading.Thread(target=self._read_output, args=(reader,), daemon=True)
         self._drain.start()
         try:
@@ -71,7 +72,7 @@ class RemoteCandidate:
         try:
             self.channel.send({"op": operation, **message}, fds, timeout_s=deadline_s)
         except WireTimeout:
-            self._fail(Outcome.TIMEOUT, f"no answer within {deadline_s:g} s ({operation})")
+            self._fail(Outcome.TIMEOUT, f"no answer within {deadline_s:.3g} s ({operation})")
         except WireClosed:
             self._fail_by_death()
         reply = self._wait(deadline_s)
@@ -84,15 +85,15 @@ class RemoteCandidate:
         deadline = time.monotonic() + deadline_s
         assert self.child is not None
         while True:
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                self._fail(Outcome.TIMEOUT, f"no answer within {deadline_s:g} s")
+            remaining = max(deadline - time.monotonic(), 0.0)
             watched = [self.channel.fileno(), self.child.pidfd]
             ready, _, _ = select.select(watched, [], [], min(remaining, _SLICE_S))
             if self.channel.fileno() in ready:
-                return self._receive(remaining)
+                return self._receive(max(remaining, 1.0))
             if ready:
                 self._fail_by_death()
+            if not remaining:
+                self._fail(Outcome.TIMEOUT, f"no answer within {deadline_s:.3g} s")
             self._watch_memory()
 
     def _receive(self, timeout_s: float) -> dict[str, Any]:
@@ -117,8 +118,13 @@ class RemoteCandidate:
 
     def _watch_memory(self) -> None:
         assert self.child is not None
-        if private_bytes(self.child.pid) > self.memory_bytes:
+        # Pages shared between forks count in each of them, so a suspicion is checked by proportional shares.
+        start = time.monotonic()
+        if start < self._watch_from or _sum_over_family(self.child.pid, _resident_bytes) < self.memory_bytes:
+            return
+        if _sum_over_family(self.child.pid, _proportional_bytes) > self.memory_bytes:
             self._fail(Outcome.OUT_OF_MEMORY, f"more than {self.memory_bytes / 2**30:.1f} GiB of host memory")
+        self._watch_from = time.monotonic() + 10 * (time.monotonic() - start)  # shares of many forks take long to add
 
     def _fail(self, outcome: Outcome, error: str) -> None:
         self.close()
@@ -163,15 +169,25 @@ class RemoteCandidate:
                     self.output += part[: MAX_OUTPUT_BYTES - len(self.output)]
 
 
-def private_bytes(pid: int) -> int:
-    """Return the private resident memory of a process and its children, bytes; 0 when it is gone."""
-    total = 0
+def _sum_over_family(pid: int, measure: Callable[[int], int]) -> int:
+    """Sum a measure over a process and its descendants; a process that ends meanwhile counts nothing."""
     try:
-        with open(f"/proc/{pid}/statm") as statm:
-            _, resident, shared = statm.read().split()[:3]
-        total = (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+        total = measure(pid)
         with open(f"/proc/{pid}/task/{pid}/children") as children:
-            total += sum(private_bytes(int(child)) for child in children.read().split())
+            return total + sum(_sum_over_family(int(child), measure) for child in children.read().split())
     except (OSError, ValueError):
-        return total  # it ended while we looked
-    return total
+        return 0
+
+
+def _resident_bytes(pid: int) -> int:
+    """Return resident memory without shared files, bytes."""
+    with open(f"/proc/{pid}/statm") as statm:
+        _, resident, shared = statm.read().split()[:3]
+    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _proportional_bytes(pid: int) -> int:
+    """Return anonymous memory with shared pages divided among those who share them, bytes."""
+    with open(f"/proc/{pid}/smaps_rollup") as rollup:
+        lines = dict(line.split(":", 1) for line in rollup.read().splitlines()[1:])
+    return int(lines["Pss_Anon"].split()[0]) * 1024

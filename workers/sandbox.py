@@ -6,6 +6,7 @@ limits on files, processes and memory, a clean environment, and death with the p
 Not covered: the ioctl surface of the GPU driver, and side channels of a shared machine. Treat the box as disposable.
 """
 
+import fcntl
 import glob
 import os
 import resource
@@ -47,6 +48,8 @@ MAX_PROCESSES = 512
 #: Largest file a candidate may write, bytes.
 MAX_FILE_BYTES = 2**30
 MAX_OPEN_FILES = 1024
+#: User ids that one worker may use at a time.
+UIDS = 8
 
 
 class Confinement(NamedTuple):
@@ -191,6 +194,21 @@ def _first_closed(path: str, uid: int) -> str | None:
     return None
 
 
+def claim_uids(first: int) -> int:
+    """Claim a block of `UIDS` user ids for this process's life, so that no two workers' candidates share a user."""
+    folder = Path(tempfile.gettempdir()) / "drkq-uids"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    for uid in range(first, first + UIDS * 128, UIDS):
+        fd = os.open(folder / str(uid), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            continue
+        return uid  # the descriptor stays open on purpose: the kernel frees the block when we die
+    raise RuntimeError("every block of user ids is taken")
+
+
 def kill_user(uid: int) -> None:
     """Kill every process of `uid`, daemons included: a signal to -1 from that user reaches them all at once."""
     pid = os.fork()
@@ -205,10 +223,13 @@ def kill_user(uid: int) -> None:
     os.waitpid(pid, 0)
 
 
-def probe(uid: int | None = None) -> dict[str, bool]:
-    """Confine a child and let it try to get out; return each measure and each attempt, True when it held."""
-    if uid is None and os.geteuid() == 0:
-        uid = 64_999
+def probing_uid() -> int | None:
+    """Return a user id for `probe` that no candidate has; None when this process may not change its user."""
+    return 63_999 if os.geteuid() == 0 else None
+
+
+def probe(uid: int | None) -> dict[str, bool]:
+    """Confine a child as `uid` and let it try to get out; return each measure and attempt, True when it held."""
     with tempfile.TemporaryDirectory(prefix="drkq-probe-") as workdir:
         os.chmod(workdir, 0o755)  # noqa: S103 - it is empty
         reader, writer = os.pipe()

@@ -1,6 +1,7 @@
 """Session: the typed conversation between judge and one candidate process."""
 
 import math
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -45,11 +46,17 @@ def pack_inputs(values: Sequence[Any]) -> tuple[list[Any], list[Tensor], list[Te
 class Session:
     """One candidate process that has been given its source."""
 
-    def __init__(self, remote: RemoteCandidate, device: str, deadline_s: float) -> None:
-        """Speak to `remote`; every request has `deadline_s`."""
+    def __init__(self, remote: RemoteCandidate, device: str, deadline_s: float, ends_at: float) -> None:
+        """Speak to `remote`; a request has `deadline_s`, and all of them end at `ends_at` (monotonic clock)."""
         self.remote = remote
         self.device = device
-        self.deadline_s = deadline_s
+        self.longest_s = deadline_s
+        self.ends_at = ends_at
+
+    @property
+    def deadline_s(self) -> float:
+        """Seconds that the next request may take."""
+        return max(min(self.longest_s, self.ends_at - time.monotonic()), 0.05)
 
     def load(self, source: str) -> None:
         """Import the source.

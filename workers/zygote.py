@@ -283,8 +283,10 @@ def _arrange_descriptors(fds: list[int], zygote_sock: socket.socket | None) -> t
 
 def _boot(config: ZygoteConfig) -> dict[str, Any]:
     """Import everything that children need, and check that a fork of this process will be sound."""
-    if config.first_uid is not None and not sandbox.expose_code(config.first_uid):
-        config = config._replace(first_uid=None)
+    if config.first_uid is not None:
+        uid = sandbox.claim_uids(config.first_uid)
+        config = config._replace(first_uid=uid if sandbox.expose_code(uid) else None)
+    measures = sandbox.probe(config.first_uid)  # forks, so it comes before torch
     if config.device == "cpu":
         from workers import interpreter
 
@@ -302,7 +304,9 @@ def _boot(config: ZygoteConfig) -> dict[str, Any]:
         raise RuntimeError(f"the zygote has {threads} threads and cannot fork soundly")
     gc.collect()
     gc.freeze()
-    return {"torch": torch.__version__, "triton": triton.__version__, "uid": config.first_uid}
+    isolation = [name for name in sandbox.ALL_MEASURES if measures.get(name)]
+    versions = {"torch": torch.__version__, "triton": triton.__version__}
+    return versions | {"uid": config.first_uid, "isolation": isolation}
 
 
 def main(arguments: list[str]) -> None:

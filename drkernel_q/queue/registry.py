@@ -57,7 +57,7 @@ class WorkerCard(Value):
     @property
     def kind(self) -> Literal["cuda", "cpu"]:
         """Kind of its device."""
-        return "cpu" if self.device == "cpu" else "cuda"
+        return "cpu" if self.device.partition(":")[0] == "cpu" else "cuda"
 
     @property
     def accepts(self) -> bool:

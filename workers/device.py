@@ -1,0 +1,94 @@
+"""Device: which one a worker is bound to, what it is, and the lock that keeps others off it."""
+
+import fcntl
+import os
+import socket
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from drkernel_q.errors import DeviceBusy, MissingExtra, NoDevice
+
+
+class Device(NamedTuple):
+    """One device of this machine."""
+
+    name: str
+    """`cuda:N`, `cpu`, or `cpu:N` for a further worker on the same CPU."""
+    identity: str
+    """What it is locked by: a GPU's UUID, or its name."""
+    device_name: str
+    """Such as `NVIDIA H200`, or `cpu (interpreted)`."""
+    device_kind: str
+    """What results may be compared within: `sm_90/NVIDIA H200` or `cpu`."""
+    capabilities: tuple[str, ...] = ()
+    """Such as `sm_90`."""
+    driver: str | None = None
+
+    @property
+    def type(self) -> str:
+        """`cuda` or `cpu`."""
+        return self.name.partition(":")[0]
+
+    @property
+    def mask(self) -> dict[str, str]:
+        """Environment that shows a process this device and no other; it must be set before anything is imported."""
+        visible = self.identity if self.type == "cuda" else ""
+        return {"CUDA_VISIBLE_DEVICES": visible, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+
+
+def find_device(name: str) -> Device:
+    """Look a device up.
+
+    Raises:
+        NoDevice: this machine has no such device.
+    """
+    kind, _, number = name.partition(":")
+    if kind == "cpu" and (not number or number.isdigit()):
+        return Device(name, f"{socket.gethostname()}-{name.replace(':', '-')}", "cpu (interpreted)", "cpu")
+    if kind == "cuda" and number.isdigit():
+        return _find_cuda(name, int(number))
+    raise NoDevice(f"`{name}` is no device; devices are called cpu or cuda:0, cuda:1 and so on.")
+
+
+def _find_cuda(name: str, index: int) -> Device:
+    try:
+        import pynvml
+    except ImportError as error:
+        raise MissingExtra("nvidia-ml-py is not installed; add it with `pip install 'drkq[worker]'`.") from error
+    try:
+        pynvml.nvmlInit()
+        count = pynvml.nvmlDeviceGetCount()
+        if index >= count:
+            raise NoDevice(f"There is no {name}: the driver knows {count} device(s).")
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        major, minor = pynvml.nvmlDeviceGetCudaComputeCapability(handle)
+        model = pynvml.nvmlDeviceGetName(handle)
+        uuid = pynvml.nvmlDeviceGetUUID(handle)
+        driver = pynvml.nvmlSystemGetDriverVersion()
+    except pynvml.NVMLError as error:
+        raise NoDevice(f"There is no {name}: NVML says `{error}`.") from error
+    capability = f"sm_{major}{minor}"
+    return Device(name, uuid, model, f"{capability}/{model}", (capability,), driver)
+
+
+def lock_device(device: Device, folder: Path) -> IO[str]:
+    """Lock a device for as long as the returned file stays open in this process; the kernel frees it on any death.
+
+    Raises:
+        DeviceBusy: another worker holds it; the message says which process.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    if folder.stat().st_uid == os.getuid():
+        folder.chmod(0o1777)
+    path = folder / f"{device.identity}.lock"
+    file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = file.read(200).strip() or "another process"
+        file.close()
+        raise DeviceBusy(f"{device.name} is held by {holder}; one worker a device is the rule.") from error
+    file.truncate(0)
+    file.write(f"process {os.getpid()} on {socket.gethostname()}")
+    file.flush()
+    return file

@@ -1,0 +1,133 @@
+"""Supervisor: the process behind `drkq worker`. It locks the device, runs Celery on it, and keeps its card alive."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+
+from redis import Redis, RedisError
+
+from drkernel_q.errors import BadSettings, NoWorker
+from drkernel_q.queue import keys
+from drkernel_q.queue.app import queue_names
+from drkernel_q.queue.connection import broker_url, connect
+from drkernel_q.queue.registry import CARD_TTL_S, withdraw
+from drkernel_q.settings import Settings
+from workers import linux, sandbox
+from workers.device import Device, find_device, lock_device
+
+#: A Celery that ends within this time of its start counts as a quick failure; after `MOST_QUICK` of them we give up.
+QUICK_S = 20.0
+MOST_QUICK = 3
+_POLL_S = 0.2
+
+
+class Supervisor:
+    """Runs one worker on one device until it is told to stop."""
+
+    def __init__(self, settings: Settings, device_name: str, say: Callable[[str], None]) -> None:
+        """Find and lock the device.
+
+        Raises:
+            NoDevice, DeviceBusy: it cannot be had.
+        """
+        self.settings = settings
+        self.device: Device = find_device(device_name)
+        self.lock = lock_device(self.device, settings.lock_dir)
+        self.say = say
+        self.id = f"{socket.gethostname()}-{self.device.name}-{os.getpid()}"
+        self.stopping = threading.Event()
+        self.child: subprocess.Popen[bytes] | None = None
+
+    def run(self) -> None:
+        """Serve until SIGTERM or SIGINT; then finish the evaluation at hand, and leave.
+
+        Raises:
+            NoWorker: Celery cannot be kept running.
+            BadSettings: the sandbox is to be strict, and cannot be.
+        """
+        self._check_sandbox()
+        linux.prctl(linux.PR_SET_DUMPABLE, 0)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._stop)
+        redis = connect(self.settings)
+        redis.ping()
+        card_keeper = threading.Thread(target=self._keep_card, args=(connect(self.settings),), daemon=True)
+        card_keeper.start()
+        self.say(f"worker on {self.device.name} ({self.device.device_name})")
+        try:
+            self._keep_celery()
+        finally:
+            self.stopping.set()
+            withdraw(redis, self.id)
+
+    def _check_sandbox(self) -> None:
+        if self.settings.sandbox != "strict":
+            return
+        held = sandbox.probe(sandbox.probing_uid())
+        missing = [name for name, holds in held.items() if not holds]
+        if missing:
+            raise BadSettings(f"The sandbox is to be strict, and this machine lacks: {', '.join(missing)}.")
+
+    def _stop(self, _number: int, _frame: object) -> None:
+        if self.child is not None and self.child.poll() is None:
+            # Celery finishes its task on the first TERM and gives it back on a QUIT.
+            self.child.send_signal(signal.SIGQUIT if self.stopping.is_set() else signal.SIGTERM)
+        self.stopping.set()
+
+    def _keep_celery(self) -> None:
+        quick = 0
+        while not self.stopping.is_set():
+            started = time.monotonic()
+            self.child = self._start_celery()
+            while self.child.poll() is None:
+                time.sleep(_POLL_S)
+            if self.stopping.is_set():
+                return
+            quick = quick + 1 if time.monotonic() - started < QUICK_S else 1
+            self.say(f"the worker on {self.device.name} ended with code {self.child.returncode}")
+            if quick >= MOST_QUICK:
+                raise NoWorker(
+                    f"The worker on {self.device.name} ended {quick} times right after its start; see above."
+                )
+            self.stopping.wait(2.0**quick)
+
+    def _start_celery(self) -> subprocess.Popen[bytes]:
+        queues = queue_names(socket.gethostname(), self.device.name, self.device.capabilities)
+        command = [sys.executable, "-m", "celery", "-A", "workers.celery", "worker", "-P", "prefork", "-c", "1"]
+        command += ["-Q", ",".join(queues), "-n", f"{self.id}@{socket.gethostname()}", "--loglevel", "WARNING"]
+        command += ["--without-gossip", "--without-mingle", "--without-heartbeat"]
+        environment = os.environ | self.device.mask
+        environment |= {
+            "DRKQ_BROKER_URL": broker_url(self.settings),
+            "DRKQ_DEVICE": self.device.name,
+            "DRKQ_WORKER_ID": self.id,
+        }
+        environment.pop("DRKQ_STORE_URL", None)  # workers publish; they hold no credentials of the store
+        return subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            process_group=0,  # Ctrl-C in a terminal is for us; we pass it on as TERM
+            preexec_fn=lambda: linux.die_with_parent(signal.SIGKILL),  # noqa: PLW1509 - one prctl, no locks
+        )
+
+    def _keep_card(self, redis: Redis) -> None:
+        """Refresh the card that the pool child puts up; put it back if the broker lost it."""
+        key = keys.worker(self.id)
+        seen: str | None = None
+        while not self.stopping.wait(CARD_TTL_S / 3):
+            try:
+                current = redis.get(key)
+                if isinstance(current, str):
+                    seen = current
+                    redis.pexpire(key, int(CARD_TTL_S * 1000))
+                elif seen is not None:
+                    redis.set(key, seen, px=int(CARD_TTL_S * 1000))
+                    redis.sadd(keys.WORKERS, self.id)
+            except RedisError:
+                continue  # the broker is away; the card will be put back

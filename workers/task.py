@@ -1,0 +1,160 @@
+"""The tasks `drkq.evaluate`, `drkq.profile` and `drkq.check`: claim, judge, answer. Thin on purpose."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+from celery import Celery
+from celery.exceptions import Reject
+from celery.utils.log import get_task_logger
+from pydantic import ValidationError
+
+from drkernel_q import __version__
+from drkernel_q.evaluation import Evaluation, EvaluationRequest, Failure, Reply, Stage
+from drkernel_q.queue.app import CHECK, EVALUATE, LEASE_S, PROFILE, queue_names
+from drkernel_q.queue.connection import connect
+from drkernel_q.queue.ledger import MAX_ATTEMPTS, Claim, ClaimState, Ledger
+from drkernel_q.queue.registry import WorkerCard, WorkerState, announce
+from drkernel_q.settings import Settings
+from workers.device import Device, find_device
+from workers.evaluator import Evaluator
+from workers.wire import WireClosed, WireTimeout
+
+log = get_task_logger(__name__)
+
+#: The stages of each task; `drkq.evaluate` takes what the request asks for.
+STAGES = {
+    EVALUATE: None,
+    PROFILE: (Stage.CORRECTNESS, Stage.PROFILE),
+    CHECK: (Stage.CORRECTNESS, Stage.INTEGRITY),
+}
+
+
+class Worker:
+    """The pool child of one worker: its connection, its card, its evaluator."""
+
+    def __init__(self, settings: Settings, device: Device, worker_id: str) -> None:
+        """Connect, and begin to get ready in the background; the card goes up when that is done."""
+        self.host = socket.gethostname()
+        self.id = worker_id
+        self.device = device
+        self.redis = connect(settings)
+        self.ledger = Ledger(self.redis)
+        self.evaluator = Evaluator(settings, device, self.host)
+        self.started_at = _now()
+        self._ready = threading.Lock()
+        threading.Thread(target=self._get_ready, args=(connect(settings),), daemon=True).start()
+
+    def _get_ready(self, redis: Any) -> None:
+        try:
+            with self._ready:
+                self.evaluator.wait_ready()
+            announce(redis, self._card(WorkerState.IDLE, None))
+        except (WireClosed, WireTimeout) as error:
+            log.error("no zygote: %s", error)
+
+    def _card(self, state: WorkerState, request_id: str | None) -> WorkerCard:
+        return WorkerCard(
+            id=self.id,
+            host=self.host,
+            device=self.device.name,
+            device_name=self.device.device_name,
+            device_kind=self.device.device_kind,
+            capabilities=self.device.capabilities,
+            queues=queue_names(self.host, self.device.name, self.device.capabilities),
+            pid=threading.get_native_id(),
+            versions={"drkq": __version__, "driver": self.device.driver or "", **self.evaluator.versions},
+            isolation=self.evaluator.isolation,
+            state=state,
+            request_id=request_id,
+            started_at=self.started_at,
+            last_progress=_now(),
+        )
+
+    def run(self, payload: dict[str, Any], stages: tuple[Stage, ...] | None) -> None:
+        """Serve one delivery."""
+        try:
+            request = EvaluationRequest.model_validate(payload)
+        except ValidationError as error:
+            log.error("a request that is none: %s", error)
+            raise Reject(str(error), requeue=False) from error
+        claim = self.ledger.claim(request.id, self.id)
+        if not claim.wants_reply:
+            log.info("%s is %s", request.id, claim.state.value)
+            return
+        with self._ready, self._busy(request.id), self._hold(claim):
+            result = self._result(claim, request, stages)
+        if not self._finish(claim, request, result):
+            log.warning("%s was taken over by another worker", request.id)
+
+    def _result(
+        self, claim: Claim, request: EvaluationRequest, stages: tuple[Stage, ...] | None
+    ) -> Evaluation | Failure:
+        if claim.state is ClaimState.CANCELLED:
+            return Failure(kind="cancelled", message="Cancelled before it began.")
+        if claim.state is ClaimState.EXHAUSTED:
+            text = f"Given up after {MAX_ATTEMPTS} attempts whose workers did not live to answer."
+            return Failure(kind="infrastructure", message=text)
+        if stages is not None:
+            protocol = request.protocol.model_copy(update={"stages": stages})
+            request = request.model_copy(update={"protocol": protocol})
+        return self.evaluator.judge(request, lambda: self.ledger.is_cancelled(request.id))
+
+    def _finish(self, claim: Claim, request: EvaluationRequest, result: Evaluation | Failure) -> bool:
+        reply = Reply(
+            id=request.id,
+            attempt=claim.attempt,
+            worker=self.id,
+            evaluation=result if isinstance(result, Evaluation) else None,
+            failure=result if isinstance(result, Failure) else None,
+            finished_at=_now(),
+        )
+        return self.ledger.finish(claim, request, reply)
+
+    @contextmanager
+    def _busy(self, request_id: str) -> Iterator[None]:
+        announce(self.redis, self._card(WorkerState.BUSY, request_id))
+        try:
+            yield
+        finally:
+            announce(self.redis, self._card(WorkerState.IDLE, None))
+
+    @contextmanager
+    def _hold(self, claim: Claim) -> Iterator[None]:
+        """Extend the lease while the judge works."""
+        done = threading.Event()
+
+        def extend() -> None:
+            while not done.wait(LEASE_S / 3):
+                self.ledger.extend(claim)
+
+        keeper = threading.Thread(target=extend, daemon=True)
+        keeper.start()
+        try:
+            yield
+        finally:
+            done.set()
+            keeper.join()
+
+
+def register(app: Celery, worker: Callable[[], Worker]) -> None:
+    """Register the three tasks; `worker` gives the pool child's own worker."""
+    for name, stages in STAGES.items():
+
+        def run(payload: dict[str, Any], stages: tuple[Stage, ...] | None = stages) -> None:
+            worker().run(payload, stages)
+
+        app.task(name=name)(run)
+
+
+def make_worker(settings: Settings) -> Worker:
+    """Make the worker of this process from what its supervisor left in the settings."""
+    device = find_device(settings.device)
+    return Worker(settings, device, settings.worker_id or f"{socket.gethostname()}-{device.name}")
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat()
