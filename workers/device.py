@@ -66,7 +66,7 @@ def _find_cuda(name: str, index: int) -> Device:
         uuid = pynvml.nvmlDeviceGetUUID(handle)
         driver = pynvml.nvmlSystemGetDriverVersion()
     except pynvml.NVMLError as error:
-        raise NoDevice(f"There is no {name}: NVML says `{error}`.") from error
+        raise NoDevice(f"There is no {name}: NVML says `{error}`.") from None
     capability = f"sm_{major}{minor}"
     return Device(name, uuid, model, f"{capability}/{model}", (capability,), driver)
 
@@ -84,10 +84,10 @@ def lock_device(device: Device, folder: Path) -> IO[str]:
     file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
+    except BlockingIOError:
         holder = file.read(200).strip() or "another process"
         file.close()
-        raise DeviceBusy(f"{device.name} is held by {holder}; one worker a device is the rule.") from error
+        raise DeviceBusy(f"{device.name} is held by {holder}; one worker a device is the rule.") from None
     file.truncate(0)
     file.write(f"process {os.getpid()} on {socket.gethostname()}")
     file.flush()

@@ -74,7 +74,7 @@ class Evaluator:
             with tempfile.TemporaryFile("w+", errors="replace") as log:
                 return self._judge(request, cancelled, log)
         except (WireClosed, WireTimeout) as error:
-            self._drop_zygote()
+            self.close()
             reason = f"The process that forks judges failed ({type(error).__name__}: {error})."
             return Failure(kind="infrastructure", message=reason)
 
@@ -98,7 +98,7 @@ class Evaluator:
         finally:
             channel.close()
             if self._zygote.end(child) is None:
-                self._drop_zygote()
+                self.close()
 
     def _facts(self) -> Environment:
         return Environment(
@@ -113,8 +113,8 @@ class Evaluator:
             drkq=__version__,
         )
 
-    def _drop_zygote(self) -> None:
-        """Let the zygote go, with all that it forked; the next request starts another."""
+    def close(self) -> None:
+        """Let the zygote go, with all that it forked; a further request starts another."""
         if self._zygote is not None:
             self._zygote.close()
             self._zygote = None

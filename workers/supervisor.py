@@ -98,7 +98,9 @@ class Supervisor:
 
     def _start_celery(self) -> subprocess.Popen[bytes]:
         queues = queue_names(socket.gethostname(), self.device.name, self.device.capabilities)
-        command = [sys.executable, "-m", "celery", "-A", "workers.celery", "worker", "-P", "prefork", "-c", "1"]
+        # Candidates run as users of their own; Celery's advice not to be root is for those who have none.
+        command = [sys.executable, "-W", "ignore:You're running the worker", "-m", "celery", "--quiet"]
+        command += ["-A", "workers.celery", "worker", "-P", "prefork", "-c", "1"]
         command += ["-Q", ",".join(queues), "-n", f"{self.id}@{socket.gethostname()}", "--loglevel", "WARNING"]
         command += ["--without-gossip", "--without-mingle", "--without-heartbeat"]
         environment = os.environ | self.device.mask

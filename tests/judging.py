@@ -1,0 +1,57 @@
+"""Judging without a queue: a zygote and its judges, for tests of what happens on a device."""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from drkernel_q.evaluation import Evaluation, EvaluationRequest, Failure, Protocol
+from drkernel_q.kernel import Kernel
+from drkernel_q.problem import Problem, builtin_files, load_problem
+from drkernel_q.settings import Settings
+from workers.device import find_device
+from workers.evaluator import Evaluator
+
+KERNELS = Path(__file__).parent / "kernels"
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def builtin(name: str) -> Problem:
+    """Load a built-in problem."""
+    return load_problem(builtin_files()[name])
+
+
+class Bench:
+    """Judges sources one after the other on one device, through the worker's own evaluator."""
+
+    def __init__(self, device: str, *, memory_bytes: int = 3 * 2**30) -> None:
+        """Start a zygote for `device`."""
+        os.environ.setdefault("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
+        self.cache = tempfile.TemporaryDirectory(prefix="drkq-bench-")
+        settings = Settings(cache_dir=Path(self.cache.name), candidate_memory_bytes=memory_bytes)
+        self.evaluator = Evaluator(settings, find_device(device), "bench")
+
+    def result(self, problem: Problem, source: str, *, deadline_s: float = 50.0, **protocol: Any) -> Evaluation | Failure:
+        """Judge `source`; return facts or the reason why there are none."""
+        options = {"kernel_deadline_s": 20.0, "timing_budget_s": 0.3} | protocol
+        request = EvaluationRequest(
+            id="0" * 32,
+            problem=problem,
+            kernel=Kernel(source=source),
+            protocol=Protocol(**options),
+            deadline_s=deadline_s,
+            submitted_at="2026-01-01T00:00:00Z",
+        )
+        return self.evaluator.judge(request, lambda: False)
+
+    def judge(self, problem: Problem, source: str, **options: Any) -> Evaluation:
+        """Judge `source` and insist on facts."""
+        result = self.result(problem, source, **options)
+        assert isinstance(result, Evaluation), result
+        return result
+
+    def close(self) -> None:
+        """End the zygote."""
+        self.evaluator.close()
+        self.cache.cleanup()
