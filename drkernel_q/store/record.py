@@ -15,7 +15,7 @@ from drkernel_q.evaluation import Evaluation, EvaluationRequest, Failure, Reply
 from drkernel_q.store import facts
 from drkernel_q.store.column import parse_utc
 from drkernel_q.store.table import AttemptRow, EvaluationRow, KernelRow, TurnRow, table
-from drkernel_q.store.write import add_kernels, add_problems, insert_new, run_ids
+from drkernel_q.store.write import add_kernels, add_problems, insert_once, run_ids
 
 #: Kind of a run that nobody announced before its first evaluation.
 UNANNOUNCED_RUN = "eval"
@@ -116,18 +116,18 @@ def _record(connection: Connection, request: EvaluationRequest, reply: Reply, ru
 
 def _add_attempt(connection: Connection, request: EvaluationRequest, reply: Reply, run_id: int | None) -> bool:
     failure = reply.failure
-    statement = insert_new(connection, AttemptRow).values(
-        request_id=request.id,
-        attempt=reply.attempt,
-        problem_hash=request.problem.hash,
-        kernel_hash=request.kernel.hash,
-        run_id=run_id,
-        worker=reply.worker,
-        failure_kind=failure.kind if failure else None,
-        failure_message=failure.message if failure else None,
-        finished_at=parse_utc(reply.finished_at),
-    )
-    return connection.execute(statement).rowcount == 1
+    values = {
+        "request_id": request.id,
+        "attempt": reply.attempt,
+        "problem_hash": request.problem.hash,
+        "kernel_hash": request.kernel.hash,
+        "run_id": run_id,
+        "worker": reply.worker,
+        "failure_kind": failure.kind if failure else None,
+        "failure_message": failure.message if failure else None,
+        "finished_at": parse_utc(reply.finished_at),
+    }
+    return insert_once(connection, AttemptRow, values) is not None
 
 
 def _overtaken(connection: Connection, reply: Reply) -> bool:
@@ -171,14 +171,8 @@ def _adopt(
 def _add_evaluation(
     connection: Connection, request: EvaluationRequest, evaluation: Evaluation, known: dict[str, Any]
 ) -> bool:
-    evaluations = table(EvaluationRow)
-    statement = insert_new(connection, EvaluationRow).values(
-        problem_hash=request.problem.hash,
-        kernel_hash=request.kernel.hash,
-        **known,
-        **facts.columns(evaluation),
-    )
-    added = connection.scalar(statement.returning(evaluations.c.id))
+    about = {"problem_hash": request.problem.hash, "kernel_hash": request.kernel.hash}
+    added = insert_once(connection, EvaluationRow, about | known | facts.columns(evaluation))
     if added is None:
         return False
     facts.add_details(connection, added, evaluation)

@@ -13,7 +13,7 @@ from drkernel_q.evaluation import EvaluationRequest, Reply
 from drkernel_q.problem import Problem
 from drkernel_q.store import engine, record, rollout, schema
 from drkernel_q.store.table import Row, RunRow, table
-from drkernel_q.store.write import add_problems, insert_new
+from drkernel_q.store.write import add_problems, insert_once
 from drkernel_q.trajectory import Trajectory
 
 
@@ -115,11 +115,12 @@ class Store:
         values = {"name": name, "kind": kind, "settings": dict(settings), "created_at": datetime.now(UTC)}
         runs = table(RunRow)
         with self.writing() as connection:
-            added = connection.execute(insert_new(connection, RunRow).values(values)).rowcount == 1
+            if insert_once(connection, RunRow, values) is not None:
+                return True
             # A run whose first evaluation came before its announcement has no settings yet.
             unannounced = runs.update().where(runs.c.name == name, runs.c.settings.is_(None))
             described = unannounced.values(kind=kind, settings=dict(settings))
-            return added or connection.execute(described).rowcount == 1
+            return connection.execute(described).rowcount == 1
 
     def add_problem(self, problem: Problem) -> None:
         """Store a problem, which its trajectories need."""

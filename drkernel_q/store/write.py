@@ -19,6 +19,13 @@ def insert_new(connection: Connection, row: type[Row]) -> "postgresql.Insert | s
     return sqlite.insert(table(row)).on_conflict_do_nothing()
 
 
+def insert_once(connection: Connection, row: type[Row], values: Mapping[str, Any]) -> int | None:
+    """Insert a row; return its id, or None when its key is there already."""
+    identity = table(row).c.id
+    added: int | None = connection.scalar(insert_new(connection, row).values(**values).returning(identity))
+    return added
+
+
 def add_missing(connection: Connection, row: type[Row], rows: Iterable[Mapping[str, Any]], *, key: str) -> None:
     """Insert what is not there yet, in the order of its key: whoever locks in one order meets no deadlock."""
     by_key = {values[key]: values for values in rows}
