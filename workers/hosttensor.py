@@ -18,7 +18,6 @@ CUDA = torch.device("cuda", 0)
 
 _DEVICE_TYPES = {str, int, torch.device}
 _real_device = vars(torch._C.TensorBase)["device"].__get__
-_real_is_cpu = vars(torch._C.TensorBase)["is_cpu"].__get__
 
 
 class Generator(torch.Generator):
@@ -69,16 +68,15 @@ def _replace_factories() -> None:
 
 
 def _replace_tensor_methods() -> None:
-    base = torch._C.TensorBase
     for name in ("new_empty", "new_empty_strided", "new_full", "new_ones", "new_tensor", "new_zeros"):
         setattr(torch.Tensor, name, _with_device_keyword(getattr(torch.Tensor, name)))
     replace(
         torch.Tensor,
         {
             "device": property(_device_of),
-            "is_cuda": base.is_cpu,
-            "is_cpu": base.is_cuda,
-            "get_device": lambda self: 0 if _real_is_cpu(self) else base.get_device(self),
+            "is_cuda": property(lambda self: _device_of(self) == CUDA),
+            "is_cpu": property(lambda self: False),
+            "get_device": lambda self: 0 if _device_of(self) == CUDA else -1,
             "to": _with_leading_device(torch.Tensor.to),
             "cuda": lambda self, device=None, *args, **kwargs: torch.Tensor.to(self, device or CUDA),
             "pin_memory": lambda self, device=None: self,
@@ -89,7 +87,9 @@ def _replace_tensor_methods() -> None:
 
 
 def _device_of(tensor: torch.Tensor) -> torch.device:
-    return CUDA if _real_is_cpu(tensor) else _real_device(tensor)
+    # While a torch mode is on, such as a device context, torch looks the getter up by name and finds this one.
+    device = _real_device(tensor)
+    return CUDA if device == CPU else device
 
 
 def _with_device_keyword(function: Callable[..., Any]) -> Callable[..., Any]:
