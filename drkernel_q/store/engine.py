@@ -64,8 +64,9 @@ def sqlite_file(url: URL) -> Path | None:
 
 
 def public(url: URL) -> str:
-    """The URL as it may be shown, `***` for the password."""
-    return url.render_as_string(hide_password=True)
+    """The URL as it may be shown and copied: without the password, wherever it stood."""
+    bare = url._replace(password=None).difference_update_query(["password"])
+    return bare.render_as_string(hide_password=False)
 
 
 def writer(url: URL) -> Engine:
@@ -169,6 +170,8 @@ def _connector(path: Path, mode: str, pragmas: list[str]) -> Callable[[], sqlite
         try:
             for pragma in pragmas:
                 connection.execute(f"PRAGMA {pragma}")
+            # ATTACH would open another file, and that one to write.
+            connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
             connection.create_function("split_part", 3, _split_part, deterministic=True)
         except sqlite3.Error:
             connection.close()
