@@ -3,7 +3,7 @@
 import asyncio
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -65,9 +65,7 @@ class EvaluationQueue:
         self._redis = connect_async(self._url)
         self._reader = connect_async(self._url, socket_timeout_s=inbox.SOCKET_TIMEOUT_S)
         self._pending = PendingSet()
-        self._publisher = Publisher(
-            self._redis, self._pending, stream=self._stream, patience_s=patience.broker_s
-        )
+        self._publisher = Publisher(self._redis, self._pending, stream=self._stream, patience_s=patience.broker_s)
         self._inbox = Inbox(self._reader, self._pending, stream=self._stream, patience_s=patience.broker_s)
         self._watch = Watch(
             self._redis,
@@ -88,7 +86,11 @@ class EvaluationQueue:
         Raises:
             NoBroker: the broker does not answer, or refuses the password.
         """
-        await self._connect()
+        try:
+            await self._connect()
+        except BaseException:
+            await self._disconnect()
+            raise
         for run in (self._publisher.run, self._inbox.run, self._watch.run):
             task = asyncio.create_task(run())
             task.add_done_callback(self._stopped)
@@ -105,14 +107,15 @@ class EvaluationQueue:
         for pending in self._pending:
             self._cancel(pending)
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._publisher.drain(), CLOSE_S)
+            async with asyncio.timeout(CLOSE_S):
+                await self._publisher.drain()
         for task in (*self._tasks, *self._shared.values()):
             task.cancel()
         await asyncio.gather(*self._tasks, *self._shared.values(), return_exceptions=True)
         with suppress(RedisError, TimeoutError):
-            await asyncio.wait_for(self._redis.delete(self._stream), CLOSE_S)
-        await self._reader.aclose()
-        await self._redis.aclose()
+            async with asyncio.timeout(CLOSE_S):
+                await self._redis.delete(self._stream)
+        await self._disconnect()
 
     async def submit(
         self,
@@ -179,7 +182,7 @@ class EvaluationQueue:
         device: str = AUTO,
         task: str = EVALUATE,
         priority: int = INTERACTIVE,
-    ) -> AsyncIterator[Reply]:
+    ) -> AsyncGenerator[Reply]:
         """Yield replies as they come, with at most `in_flight` requests on their way.
 
         What is on its way when the iteration ends early is cancelled.
@@ -231,6 +234,10 @@ class EvaluationQueue:
                 raise NoBroker(f"The broker at {where} cannot be used: {error}") from error
             else:
                 return
+
+    async def _disconnect(self) -> None:
+        await self._reader.aclose()
+        await self._redis.aclose()
 
     async def _route(self, device: str) -> str:
         """Find the queue, and wait a little for a worker that is just starting."""

@@ -96,8 +96,7 @@ class PendingSet:
         except ValidationError as error:
             request_id = _id_of(text)
             outcome = InfrastructureFailure(
-                "The reply cannot be read; a worker of another release wrote it "
-                f"({error.error_count()} errors)."
+                f"The reply cannot be read; a worker of another release wrote it ({error.error_count()} errors)."
             )
         pending = self._by_id.pop(request_id, None)
         if pending is None:

@@ -69,8 +69,10 @@ class Watch:
     async def run(self) -> None:
         """Look until cancelled."""
         while True:
+            # Not `wait_for`: before Python 3.12 it swallows a cancellation that comes with the event.
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._reconnected.wait(), self._patience.look_s)
+                async with asyncio.timeout(self._patience.look_s):
+                    await self._reconnected.wait()
             self._reconnected.clear()
             if not len(self._pending):
                 continue

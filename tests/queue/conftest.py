@@ -1,0 +1,143 @@
+"""A real broker and real Celery workers for the queue's tests, each a process that the test owns."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from redis import Redis
+from redis.exceptions import RedisError
+
+from drkernel_q.queue import keys
+from drkernel_q.queue.connection import connect
+from tests.need import redis_server, require
+
+WORKER = [sys.executable, "-m", "tests.queue.echo_worker"]
+
+
+class Broker:
+    """A redis-server on a socket in a folder of its own; it can be killed and started again."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.folder = folder
+        self.options = options
+        self.url = f"redis+socket://:secret@{folder}/b.sock?virtual_host=0"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        server = redis_server()
+        assert server is not None
+        # fmt: off
+        self.process = subprocess.Popen(
+            [server, "--port", "0", "--unixsocket", str(self.folder / "b.sock"), "--dir", str(self.folder),
+             "--requirepass", "secret", "--save", "", "--appendfsync", "always", "--loglevel", "warning",
+             *self.options],
+            stdout=subprocess.DEVNULL,
+        )
+        # fmt: on
+        with self.client() as client:
+            client.ping()
+
+    def stop(self, kind: signal.Signals = signal.SIGKILL) -> None:
+        if self.process is not None:
+            self.process.send_signal(kind)
+            self.process.wait(10)
+            self.process = None
+
+    def client(self) -> Redis:
+        return connect(self.url)
+
+
+@contextmanager
+def own_broker(*options: str) -> Iterator[Broker]:
+    """Run a broker with these options of redis-server."""
+    require("redis-server (or valkey-server)", redis_server())
+    folder = Path(tempfile.mkdtemp(prefix="dq-b-", dir="/tmp"))
+    broker = Broker(folder, *options)
+    try:
+        broker.start()
+        yield broker
+    finally:
+        broker.stop()
+        shutil.rmtree(folder)
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    with own_broker() as broker:
+        yield broker
+
+
+StartWorker = Callable[..., "subprocess.Popen[bytes]"]
+
+
+@contextmanager
+def worker_starter(log_path: Path) -> Iterator[StartWorker]:
+    """Give a function that starts echo workers; all that they are is killed at the end."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(broker: Broker, *, name: str = "w1", device: str = "cpu", **order: float) -> object:
+        environment = os.environ | {"DRKQ_BROKER_URL": broker.url, "ECHO_NAME": name}
+        environment |= {f"ECHO_{key.upper()}": str(value) for key, value in order.items()}
+        with log_path.open("ab") as log:
+            process = subprocess.Popen(
+                [*WORKER, "--device", device], env=environment, stdout=log, stderr=log, start_new_session=True
+            )
+        started.append(process)
+        with broker.client() as client:
+            wait_until(lambda: client.exists(keys.worker(name)), "the worker is registered", process)
+        return process
+
+    try:
+        yield start  # type: ignore[misc]
+    finally:
+        for process in started:
+            kill_tree(process)
+
+
+@pytest.fixture
+def start_worker(tmp_path: Path) -> Iterator[StartWorker]:
+    with worker_starter(tmp_path / "workers.log") as start:
+        yield start
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """A broker with one echo worker on the cpu, for all tests of a module that leave both as they were."""
+    log = tmp_path_factory.mktemp("service") / "workers.log"
+    with own_broker() as broker, worker_starter(log) as start:
+        start(broker)
+        yield broker
+
+
+def kill_tree(process: "subprocess.Popen[bytes]") -> None:
+    """Kill a process that leads its session, and all of its group."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(10)
+
+
+def wait_until(
+    condition: Callable[[], object],
+    what: str,
+    process: "subprocess.Popen[bytes] | None" = None,
+    limit_s: float = 20,
+) -> None:
+    """Wait for a condition of another process; fails by name when it does not come, or the process ends."""
+    end = time.monotonic() + limit_s
+    while time.monotonic() < end:
+        try:
+            if condition():
+                return
+        except (RedisError, OSError):
+            pass
+        assert process is None or process.poll() is None, f"the process ended before {what}"
+        time.sleep(0.02)
+    raise AssertionError(f"not within {limit_s} s: {what}")
