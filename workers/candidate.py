@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from workers import integrity, profiling, sandbox
-from workers.shared import Segment, TensorSpec, flatten, layout, specs_from, unflatten
+from workers.shared import PIN_BYTES, Segment, TensorSpec, flatten, layout, specs_from, unflatten
 from workers.stopwatch import Stopwatch
 from workers.wire import Channel, WireClosed, close_all
 
@@ -47,6 +47,7 @@ class Harness:
         self.factory: Callable[..., Any] | None = None
         self.model: Any = None
         self.stopwatch: Stopwatch | None = None
+        self.segments: dict[int, Segment] = {}
         self.source: Segment | None = None
         self.sets: list[tuple[list[Any], list[TensorSpec]]] = []
         self.slots: list[list[Tensor]] = []
@@ -58,6 +59,7 @@ class Harness:
     def serve(self) -> None:
         """Answer until the judge hangs up."""
         operations: dict[str, Callable[[dict[str, Any], list[int]], dict[str, Any]]] = {
+            "share": self.share,
             "load": self.load,
             "build": self.build,
             "call": self.call,
@@ -77,6 +79,14 @@ class Harness:
                 os._exit(0)
             self.channel.send(reply)
 
+    def share(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Map memory of the judge's, which later requests name by its number."""
+        segment = Segment(fds[0], message["bytes"], writable=message["writable"])
+        if self.device == "cuda" and segment.size >= PIN_BYTES:
+            segment.pin()
+        self.segments[message["segment"]] = segment
+        return {}
+
     def load(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Import the source as the module `candidate`."""
         with open(self.path, "w", encoding="utf-8") as file:
@@ -93,9 +103,9 @@ class Harness:
         self.factory = factory
         return {}
 
-    def build(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+    def build(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Make `ModelNew` under the seed of the weights, and give it the reference's state where the names fit."""
-        tensors = self._read(message["tensors"], fds[0], "cpu")
+        tensors = self._read(message, "cpu")
         arguments = unflatten(message["arguments"], tensors)
         assert self.factory is not None
         torch.manual_seed(message["seed"])
@@ -106,9 +116,9 @@ class Harness:
         given = dict(zip(message["state"], tensors[len(tensors) - len(message["state"]) :], strict=True))
         return {"state": _adopt_state(model, given)}
 
-    def call(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+    def call(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Run one forward pass on the given inputs and put the outputs into the judge's memory."""
-        tensors = self._read(message["tensors"], fds[0], self.device)
+        tensors = self._read(message, self.device)
         inputs = [unflatten(skeleton, tensors) for skeleton in message["inputs"]]
         if isinstance(self.model, nn.Module):
             self.model.train(message["train"])
@@ -118,23 +128,23 @@ class Harness:
             result = self.model(*inputs)
             self.sync()
             seconds = time.perf_counter() - start
-        reply = self._deliver(result, tensors, fds[1], message["capacity"])
+        reply = self._deliver(result, tensors, self.segments[message["sink"]])
         changed = not all(integrity.same_bits(old, new) for old, new in zip(pristine, tensors, strict=True))
         launched = [[name, self._is_own(file), count] for (name, file), count in counts.items()]
         return reply | {"changed": changed, "launches": launched, "seconds": seconds}
 
-    def profile(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+    def profile(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Profile forward passes on the given inputs."""
-        tensors = self._read(message["tensors"], fds[0], self.device)
+        tensors = self._read(message, self.device)
         inputs = [unflatten(skeleton, tensors) for skeleton in message["inputs"]]
         with torch.no_grad():
             rows, counts = profiling.record(self.device, lambda _: self.model(*inputs), message["calls"])
         own = sorted({name for name, file in counts if self._is_own(file)})
         return {"rows": [list(row) for row in rows[: 4 * profiling.MAX_ROWS]], "own": own}
 
-    def arm(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
-        """Get ready to be timed: map the input memory, whose contents the judge rewrites between blocks."""
-        self.source = Segment(fds[0], message["bytes"], writable=False)
+    def arm(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        """Get ready to be timed on sets of inputs, which the judge rewrites between blocks."""
+        self.source = self.segments[message["source"]]
         self.sets = []
         for entry in message["sets"]:
             self.sets.append((entry["inputs"], specs_from(entry["tensors"], self.source.size)))
@@ -158,19 +168,15 @@ class Harness:
         flatten(result, self.last)
         return {"ms": milliseconds}
 
-    def snapshot(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+    def snapshot(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Deliver the outputs of the last timed call."""
-        return self._deliver(list(self.last), (), fds[0], message["capacity"])
+        return self._deliver(list(self.last), (), self.segments[message["sink"]])
 
-    def _read(self, rows: Any, fd: int, device: str) -> list[Tensor]:
-        size = os.fstat(fd).st_size
-        segment = Segment(fd, size, writable=False)
-        try:
-            return segment.read(specs_from(rows, size), device)
-        finally:
-            segment.close()
+    def _read(self, message: dict[str, Any], device: str) -> list[Tensor]:
+        segment = self.segments[message["source"]]
+        return segment.read(specs_from(message["tensors"], segment.size), device)
 
-    def _deliver(self, result: Any, inputs: Sequence[Tensor], fd: int, capacity: int) -> dict[str, Any]:
+    def _deliver(self, result: Any, inputs: Sequence[Tensor], sink: Segment) -> dict[str, Any]:
         outputs: list[Tensor] = []
         skeleton = flatten(result, outputs)
         parameters = list(self.model.parameters()) if isinstance(self.model, nn.Module) else []
@@ -178,14 +184,12 @@ class Harness:
         if integrity.mode_depths() != self.depths:
             codes.append("E1")
         reply = {"skeleton": skeleton, "codes": codes, "tensors": None, "shapes": []}
-        segment = Segment(fd, capacity)
         if "D3" not in codes and "C11" not in codes:
             reply["shapes"] = [[str(o.dtype).removeprefix("torch."), list(o.shape)] for o in outputs]
             specs, size = layout(outputs)
-            if size <= capacity:
-                segment.write(specs, [output.detach() for output in outputs])
+            if size <= sink.size:
+                sink.write(specs, [output.detach() for output in outputs])
                 reply["tensors"] = [list(spec) for spec in specs]
-        segment.close()
         return reply
 
     def _is_own(self, file: str) -> bool:

@@ -13,7 +13,7 @@ from workers.correctness import Expected
 from workers.profiling import Row
 from workers.reference import Reference
 from workers.remote import CandidateFailed, RemoteCandidate
-from workers.shared import Segment, TensorSpec, flatten, layout, shape_of, specs_from
+from workers.shared import PIN_BYTES, Segment, TensorSpec, flatten, layout, shape_of, specs_from
 
 
 class Answer(NamedTuple):
@@ -52,6 +52,8 @@ class Session:
         self.device = device
         self.longest_s = deadline_s
         self.ends_at = ends_at
+        self._source: Segment | None = None
+        self._sink: Segment | None = None
 
     @property
     def deadline_s(self) -> float:
@@ -64,50 +66,24 @@ class Session:
         Raises:
             CandidateFailed: it cannot be imported, or defines no `ModelNew`.
         """
-        self.remote.ask("load", {"source": source}, deadline_s=self.deadline_s)
+        self._ask("load", {"source": source})
 
     def build(self, reference: Reference, seed: int) -> str:
         """Make `ModelNew` for the weights that `reference` was last built with; return what became of the state."""
         state = {name: value.detach() for name, value in reference.model.state_dict().items()}
         tensors: list[Tensor] = []
         arguments = flatten(list(reference.init_args), tensors)
-        tensors += list(state.values())
-        specs, size = layout(tensors)
-        segment = Segment.create(size, ours=True)
-        segment.write(specs, tensors)
-        message = {
-            "seed": seed,
-            "train": reference.train,
-            "arguments": arguments,
-            "state": list(state),
-            "tensors": [list(spec) for spec in specs],
-        }
-        try:
-            return str(self.remote.ask("build", message, [segment.fd], deadline_s=self.deadline_s).get("state"))
-        finally:
-            segment.close()
+        message = {"seed": seed, "train": reference.train, "arguments": arguments, "state": list(state)}
+        return str(self._ask("build", message | self._put([*tensors, *state.values()])).get("state"))
 
     def call(self, inputs: Sequence[Any], expected: Expected, *, train: bool, grad: bool = False) -> Answer:
         """Run one forward pass on copies of `inputs`."""
-        skeletons, tensors, specs, size = pack_inputs(inputs)
-        source = Segment.create(size, ours=True)
-        source.write(specs, tensors)
-        sink, capacity = _sink(expected)
-        message = {
-            "inputs": skeletons,
-            "tensors": [list(spec) for spec in specs],
-            "train": train,
-            "grad": grad,
-            "capacity": capacity,
-        }
-        try:
-            reply = self.remote.ask("call", message, [source.fd, sink.fd], deadline_s=self.deadline_s)
-            answer = self._answer(reply, expected, sink)
-        finally:
-            source.close()
-            sink.close()
+        skeletons, tensors, _, _ = pack_inputs(inputs)
+        sink = self._take(expected)
+        message = {"inputs": skeletons, "train": train, "grad": grad, "sink": sink.fd}
+        reply = self._ask("call", message | self._put(tensors))
         own, other = _launches(reply.get("launches"))
-        return answer._replace(
+        return self._answer(reply, expected, sink)._replace(
             changed=reply.get("changed") is not False,
             own_launches=own,
             other_launches=other,
@@ -116,14 +92,8 @@ class Session:
 
     def profile(self, inputs: Sequence[Any], calls: int) -> tuple[list[Row], set[str]]:
         """Profile `calls` forward passes; return device activity and the names of the candidate's own kernels."""
-        skeletons, tensors, specs, size = pack_inputs(inputs)
-        source = Segment.create(size, ours=True)
-        source.write(specs, tensors)
-        message = {"inputs": skeletons, "tensors": [list(spec) for spec in specs], "calls": calls}
-        try:
-            reply = self.remote.ask("profile", message, [source.fd], deadline_s=self.deadline_s)
-        finally:
-            source.close()
+        skeletons, tensors, _, _ = pack_inputs(inputs)
+        reply = self._ask("profile", {"inputs": skeletons, "calls": calls} | self._put(tensors))
         try:
             rows = [Row(str(n), None if o is None else str(o), _number(t), int(c)) for n, o, t, c in reply["rows"]]
             return rows, {str(name) for name in reply["own"]}
@@ -132,27 +102,50 @@ class Session:
 
     def arm(self, segment: Segment, skeletons: Sequence[Any], specs: Sequence[Sequence[TensorSpec]]) -> None:
         """Show the process where the inputs of timed calls will appear."""
+        self._share(segment, writable=False)
         pairs = zip(skeletons, specs, strict=True)
         sets = [{"inputs": inputs, "tensors": [list(spec) for spec in places]} for inputs, places in pairs]
-        self.remote.ask("arm", {"bytes": segment.size, "sets": sets}, [segment.fd], deadline_s=self.deadline_s)
+        self._ask("arm", {"source": segment.fd, "sets": sets})
 
     def timed(self, index: int) -> float:
         """Time one call on input set `index`; return the milliseconds that the process claims."""
-        reply = self.remote.ask("timed", {"set": index}, deadline_s=self.deadline_s)
-        milliseconds = _number(reply.get("ms"))
+        milliseconds = _number(self._ask("timed", {"set": index}).get("ms"))
         if milliseconds <= 0:
             raise CandidateFailed(Outcome.CRASHED, "the time that the process reported is nonsense")
         return milliseconds
 
     def snapshot(self, expected: Expected) -> Answer:
-        """Take the outputs of the last timed call."""
-        sink, capacity = _sink(expected)
-        try:
-            reply = self.remote.ask("snapshot", {"capacity": capacity}, [sink.fd], deadline_s=self.deadline_s)
-            outputs = _flat(expected)
-            return self._answer(reply, outputs, sink)
-        finally:
-            sink.close()
+        """Take the outputs of the last timed call, as a plain list."""
+        sink = self._take(expected)
+        flat = expected._replace(skeleton=flatten(list(expected.working), []))
+        return self._answer(self._ask("snapshot", {"sink": sink.fd}), flat, sink)
+
+    def _ask(self, operation: str, message: dict[str, Any]) -> dict[str, Any]:
+        return self.remote.ask(operation, message, deadline_s=self.deadline_s)
+
+    def _put(self, tensors: Sequence[Tensor]) -> dict[str, Any]:
+        """Put tensors where the process can read them; return how a request names them."""
+        specs, size = layout(tensors)
+        if self._source is None or self._source.size < size:
+            old, self._source = self._source, self._share(Segment.create(size, ours=True), writable=False)
+            _close(old)
+        self._source.write(specs, tensors)
+        return {"source": self._source.fd, "tensors": [list(spec) for spec in specs]}
+
+    def _take(self, expected: Expected) -> Segment:
+        """Return memory that the process can write outputs like `expected` to."""
+        _, size = layout(expected.working)
+        if self._sink is None or self._sink.size < size:
+            old, self._sink = self._sink, self._share(Segment.create(size), writable=True)
+            _close(old)
+        return self._sink
+
+    def _share(self, segment: Segment, *, writable: bool) -> Segment:
+        if self.device == "cuda" and segment.size >= PIN_BYTES:
+            segment.pin()
+        message = {"segment": segment.fd, "bytes": segment.size, "writable": writable}
+        self.remote.ask("share", message, [segment.fd], deadline_s=self.deadline_s)
+        return segment
 
     def _answer(self, reply: dict[str, Any], expected: Expected, sink: Segment) -> Answer:
         codes = tuple(str(code) for code in reply.get("codes") or ())
@@ -171,14 +164,9 @@ class Session:
             ) from error
 
 
-def _sink(expected: Expected) -> tuple[Segment, int]:
-    _, capacity = layout(expected.working)
-    return Segment.create(capacity), capacity
-
-
-def _flat(expected: Expected) -> Expected:
-    """Return `expected` as the plain list of outputs that a snapshot is."""
-    return expected._replace(skeleton=flatten(list(expected.working), []))
+def _close(segment: Segment | None) -> None:
+    if segment is not None:
+        segment.close()
 
 
 def _structure_fault(reply: dict[str, Any], expected: Expected) -> tuple[Outcome, str] | None:

@@ -18,7 +18,10 @@ from torch import Tensor
 _ALIGN = 256
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 _SEAL_FUTURE_WRITE = 0x10
+_HOST_REGISTER_READ_ONLY = 8
 _DTYPES = {str(value).removeprefix("torch."): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
+#: Smaller pieces of memory are not worth pinning, bytes.
+PIN_BYTES = 2**20
 #: Deepest nesting of a value that is packed or read back.
 MAX_DEPTH = 16
 
@@ -44,6 +47,7 @@ class Segment:
         """Map `size` bytes of `fd`, which this object then owns."""
         self.fd = fd
         self.size = size
+        self.writable = writable
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         self._map = mmap.mmap(fd, max(size, 1), access=access)
         with warnings.catch_warnings():
@@ -58,6 +62,12 @@ class Segment:
         segment = cls(fd, size)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS | (_SEAL_FUTURE_WRITE if ours else 0))
         return segment
+
+    def pin(self) -> None:
+        """Let a CUDA device copy to and from this memory at full speed; without effect where it cannot be pinned."""
+        flags = 0 if self.writable else _HOST_REGISTER_READ_ONLY
+        runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        runtime.cudaHostRegister(self._bytes.data_ptr(), self._bytes.numel(), flags)
 
     def view(self, spec: TensorSpec) -> Tensor:
         """Return the tensor at `spec` as a CPU view of the memory (dense, in the order of its strides)."""

@@ -17,7 +17,7 @@ from drkernel_q.evaluation import Baseline, BaselineTiming, Outcome, Timing
 from workers import correctness
 from workers.reference import Reference
 from workers.session import Session, pack_inputs
-from workers.shared import Segment, TensorSpec, unflatten
+from workers.shared import Segment, unflatten
 from workers.stopwatch import Stopwatch
 
 #: Most bytes of inputs that are drawn for one block, unless the fewest sets need more.
@@ -61,28 +61,32 @@ class Side(Protocol):
 
 
 class Inputs:
-    """The sets of inputs of the current block, in memory that the candidate can only read."""
+    """The sets of inputs of the current block: the judge's own on the device, and copies for the candidate to read."""
 
     def __init__(self, reference: Reference, count: int) -> None:
         """Draw `count` first sets."""
         self.reference = reference
         self.seeds = [secrets.randbits(63) for _ in range(count)]
         packed = [pack_inputs(reference.inputs(seed)) for seed in self.seeds]
+        stride = packed[0][3]
         self.skeletons = [skeletons for skeletons, _, _, _ in packed]
-        self.stride = packed[0][3]
+        self.tensors = [tensors for _, tensors, _, _ in packed]
         self.specs = [
-            [spec._replace(offset=spec.offset + number * self.stride) for spec in specs]
+            [spec._replace(offset=spec.offset + number * stride) for spec in specs]
             for number, (_, _, specs, _) in enumerate(packed)
         ]
-        self.segment = Segment.create(self.stride * count, ours=True)
-        for specs, (_, tensors, _, _) in zip(self.specs, packed, strict=True):
-            self.segment.write(specs, tensors)
+        self.segment = Segment.create(stride * count, ours=True)
+        self._publish()
 
     def refresh(self) -> None:
         """Draw every set anew."""
-        for number, specs in enumerate(self.specs):
+        for number in range(len(self.seeds)):
             self.seeds[number] = secrets.randbits(63)
-            _, tensors, _, _ = pack_inputs(self.reference.inputs(self.seeds[number]))
+            _, self.tensors[number], _, _ = pack_inputs(self.reference.inputs(self.seeds[number]))
+        self._publish()
+
+    def _publish(self) -> None:
+        for specs, tensors in zip(self.specs, self.tensors, strict=True):
             self.segment.write(specs, tensors)
 
 
@@ -95,16 +99,15 @@ class ReferenceSide:
         self.baseline = baseline
         self.inputs = inputs
         self.stopwatch = stopwatch
-        self.slots = [inputs.segment.read(inputs.specs[0], reference.device) for _ in range(FEWEST_SETS)]
+        self.slots = [[tensor.clone() for tensor in inputs.tensors[0]] for _ in range(FEWEST_SETS)]
         self.slot = 0
 
     def timed(self, index: int) -> float:
         """Time one call on set `index`, milliseconds."""
         self.slot = (self.slot + 1) % len(self.slots)
-        tensors: Sequence[Tensor] = self.slots[self.slot]
-        specs: Sequence[TensorSpec] = self.inputs.specs[index]
-        for tensor, spec in zip(tensors, specs, strict=True):
-            tensor.copy_(self.inputs.segment.view(spec))
+        tensors = self.slots[self.slot]
+        for tensor, fresh in zip(tensors, self.inputs.tensors[index], strict=True):
+            tensor.copy_(fresh)
         values = [unflatten(skeleton, tensors) for skeleton in self.inputs.skeletons[index]]
         return self.stopwatch.time(lambda: self.reference.run(values, self.baseline))[0]
 

@@ -296,6 +296,8 @@ def _boot(config: ZygoteConfig) -> dict[str, Any]:
 
     if config.device == "cpu":
         interpreter.install()
+    import torch.profiler
+
     from workers import candidate, judge  # noqa: F401 - imported once here instead of in every fork
 
     torch.set_num_threads(1)
