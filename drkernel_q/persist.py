@@ -24,8 +24,8 @@ from drkernel_q.store import Store
 
 #: Entries of one transaction.
 BATCH = 200
-#: Longest wait for new entries in one call; well below the socket's time-out.
-BLOCK_MS = 1000
+#: Longest wait for new entries in one call: far below the socket's time-out, and how long a stop may take.
+BLOCK_MS = 250
 #: How often to look for entries that a persister took and left behind, and how old those must be.
 CLAIM_EVERY_S = 60.0
 CLAIM_IDLE_MS = 60_000

@@ -110,6 +110,8 @@ def explained(url: URL, *, reading: bool = False) -> Iterator[None]:
         raise _explain(error, url, reading=reading) from (error.orig or error)
     except StatementError as error:
         raise BadInput(f"The store cannot hold this: {_first_line(error.orig or error)}.") from (error.orig or error)
+    except OverflowError as error:
+        raise BadInput(f"The store cannot hold this: {_first_line(error)}.") from error
 
 
 def _explain(error: DBAPIError, url: URL, *, reading: bool) -> DrkqError:

@@ -103,6 +103,22 @@ def test_a_reply_that_says_nothing_is_refused(store: Store) -> None:
         store.record(request, odd)
 
 
+@pytest.mark.parametrize("odd", [{"turn": 2**70}, {"turn": 2**40}])
+def test_what_no_database_can_hold_is_bad_input(store: Store, odd: dict[str, int]) -> None:
+    request = a_request(**odd)
+    try:
+        assert store.record(request, a_reply(request))
+    except BadInput:
+        assert count(store, "problems") == 0
+
+
+def test_an_attempt_that_no_claim_can_have_is_refused(store: Store) -> None:
+    request = a_request()
+    with pytest.raises(BadInput, match="refuses"):
+        store.record(request, a_reply(request, attempt=0))
+    assert count(store, "problems") == 0
+
+
 def test_facts_are_kept_when_the_turn_they_name_is_not_there(store: Store) -> None:
     request = a_request(turn=4711)
     assert store.record(request, a_reply(request))
