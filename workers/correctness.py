@@ -3,8 +3,8 @@
 With y64 the reference in fp64, yr in its own precision and yc the candidate's output, errors are e_r = |yr - y64| / s
 and e_c = |yc - y64| / s, where s is the RMS of the row (last dimension), at least `ROW_FLOOR` of the whole tensor's.
 An output passes when it is finite exactly where the reference is, the 99.9 % quantile of e_c is within
-`QUANTILE_FACTOR` of the reference's own, the maximum within `MAX_FACTOR` of it (neither below a floor for the
-dtype), and its relative L2 error in bounds. Integers and booleans must be equal. Nothing is skipped and NaN is never a wildcard.
+`QUANTILE_FACTOR` of the reference's own, the maximum within `MAX_FACTOR` of it (neither below a floor for the dtype),
+and its relative L2 error in bounds. Integers and booleans must be equal. Nothing is skipped, and NaN is no wildcard.
 """
 
 import math
