@@ -1,4 +1,4 @@
-"""Evaluation: what a worker reports about one kernel on one device. Facts only; rewards are computed from them later."""
+"""Evaluation: what a worker reports about one kernel on one device. Facts only; rewards are computed from them."""
 
 import json
 from enum import StrEnum
@@ -201,18 +201,21 @@ class Evaluation(Value):
     stdout: str = ""
     """The first few kilobytes that the candidate printed; never parsed."""
 
-    @computed_field
+    @computed_field  # type: ignore[prop-decorator]
+    @property
     def device(self) -> str:
         """The device as people call it; the interpreter is always named."""
         device = self.environment.device
         return f"{device} (interpreted)" if device.startswith("cpu") else device
 
-    @computed_field
+    @computed_field  # type: ignore[prop-decorator]
+    @property
     def speedup(self) -> float | None:
         """Speedup over the first baseline, if timed."""
         return self.timing.speedup if self.timing else None
 
-    @computed_field
+    @computed_field  # type: ignore[prop-decorator]
+    @property
     def profile_ratio(self) -> float | None:
         """Profile ratio (PR), if profiled."""
         return self.profile.profile_ratio if self.profile else None
@@ -238,7 +241,7 @@ class Protocol(Value):
     backend: Literal["triton", "any"] = "triton"
     """With `triton`, a candidate that runs no Triton kernel of its own in the scored mode is rejected."""
     precision: Literal["reference", "tf32"] = "reference"
-    """`reference`: as precise as torch's defaults for the reference; `tf32`: both sides may use TF32 matrix products."""
+    """`reference`: as precise as torch's defaults for the reference; `tf32`: both sides may use TF32 products."""
     timing_budget_s: Annotated[float, Field(gt=0, le=600)] = 5.0
     """Wall clock that the timing stage aims to stay within (it always makes its minimum of calls)."""
     kernel_deadline_s: Annotated[float, Field(gt=0, le=600)] = 60.0
