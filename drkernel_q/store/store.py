@@ -84,7 +84,9 @@ class Store:
 
     def upgrade(self) -> None:
         """Bring the schema up to date; see `drkernel_q.store.schema.upgrade`."""
-        schema.upgrade(self._url)
+        # Most commands find it so, and then wait for no writer.
+        if self._revision() != schema.head():
+            schema.upgrade(self._url)
 
     def check(self) -> None:
         """Make sure that the schema is the one that this drkq works with.
