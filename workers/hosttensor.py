@@ -28,6 +28,7 @@ class Generator(torch.Generator):
         return super().__new__(cls, to_host(device))  # type: ignore[call-arg]  # torch's stub has no __new__
 
 
+@functools.lru_cache(maxsize=64)
 def to_host(device: Any) -> Any:
     """Return the CPU for what names CUDA device 0, and everything else as it is."""
     if isinstance(device, int):

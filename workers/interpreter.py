@@ -45,7 +45,7 @@ def install() -> None:
     fakecuda.install()
     numerics.install()
     _patch_language_once()
-    # Integers wrap around as on a GPU; a check at each addition would take a third of a kernel's time.
+    # The check of each integer operation for overflow takes a third of a kernel's time, and only debugging heeds it.
     interpreter.interpreter_builder.options = interpreter.InterpreterOptions(sanitize_overflow=False)
     # The interpreter's host is where the tensors are: it has nothing to copy there and back.
     interpreter.GridExecutor._init_args_hst = lambda self, args, kwargs: (list(args), dict(kwargs))

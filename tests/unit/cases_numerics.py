@@ -36,8 +36,6 @@ def bf16_kernel(x_ptr, y_ptr, out_ptr, n, OP: tl.constexpr, BLOCK: tl.constexpr)
     y = tl.load(y_ptr + offsets, mask=mask, other=1.0)
     if OP == "add":
         z = x + y
-    elif OP == "sub":
-        z = x - y
     elif OP == "mul":
         z = x * y
     elif OP == "neg":
@@ -48,8 +46,10 @@ def bf16_kernel(x_ptr, y_ptr, out_ptr, n, OP: tl.constexpr, BLOCK: tl.constexpr)
         z = tl.where(x > y, x, y)
     elif OP == "maximum":
         z = tl.maximum(x, y)
-    elif OP == "exp":
-        z = tl.exp(x.to(tl.float32)).to(tl.bfloat16)
+    elif OP == "sqrt":
+        z = tl.sqrt(tl.abs(x).to(tl.float32)).to(tl.bfloat16)
+    elif OP == "chain":
+        z = (x + y) * y - x
     elif OP == "constant":
         z = x * tl.full((BLOCK,), 1.5, tl.bfloat16) + tl.zeros((BLOCK,), tl.bfloat16)
     elif OP == "bitcast":
@@ -63,13 +63,13 @@ def bf16_kernel(x_ptr, y_ptr, out_ptr, n, OP: tl.constexpr, BLOCK: tl.constexpr)
 
 BF16_OPERATIONS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "add": lambda x, y: x + y,
-    "sub": lambda x, y: x - y,
     "mul": lambda x, y: x * y,
     "neg": lambda x, y: -x,
     "abs": lambda x, y: x.abs(),
     "where": torch.maximum,
     "maximum": torch.maximum,
-    "exp": lambda x, y: x.exp(),
+    "sqrt": lambda x, y: x.abs().sqrt(),
+    "chain": lambda x, y: (x + y) * y - x,
     "constant": lambda x, y: x * 1.5,
     "bitcast": lambda x, y: -x,
     "int": lambda x, y: x.int().bfloat16(),

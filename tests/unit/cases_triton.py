@@ -1,6 +1,9 @@
 """What launching a kernel must do on a CPU device; run by `tests.unit.interpreted`."""
 
 import os
+import runpy
+import tempfile
+from pathlib import Path
 
 import torch
 import triton
@@ -29,6 +32,26 @@ def case_kernels_see_views_and_parameters() -> None:
     weight = nn.Parameter(torch.randn(64))
     assert torch.equal(copied(weight, torch.empty(64, device="cuda")), weight)
     assert torch.equal(copied(x[:0], torch.empty(0)), x[:0])
+
+
+WITHOUT_A_NAME_FOR_THE_LANGUAGE = """
+import triton
+from triton.language import store
+
+@triton.jit
+def kernel(x_ptr):
+    store(x_ptr, triton.language.load(x_ptr + 1))
+"""
+
+
+def case_kernels_find_the_language_by_any_name() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "candidate.py")
+        path.write_text(WITHOUT_A_NAME_FOR_THE_LANGUAGE)
+        kernel = runpy.run_path(str(path))["kernel"]
+        x = torch.tensor([0.0, 7.0])
+        kernel[(1,)](x)
+    assert x[0].item() == 7
 
 
 def case_kernels_are_interpreted_without_the_environment() -> None:

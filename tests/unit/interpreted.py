@@ -41,6 +41,7 @@ def outcome_in_fork(case: Callable[[], None]) -> str | None:
         text = ""
         try:
             warnings.simplefilter("error")
+            torch.manual_seed(0)
             case()
         except BaseException:  # noqa: BLE001 - the fork must end here, and the parent reports
             text = traceback.format_exc()
