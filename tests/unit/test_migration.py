@@ -115,14 +115,16 @@ def test_alembic_alone_finds_the_store_of_the_settings(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("revision", ["0000", "9999"])
-def test_another_revision_is_refused(store: Store, revision: str) -> None:
-    with store.writing() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = :revision"), {"revision": revision})
-    with pytest.raises(OutdatedStore, match=revision):
-        store.check()
-    assert store.status().rows == {}
-    with pytest.raises(OutdatedStore, match="newer drkq"):
+def test_another_revision_is_refused(empty_url: str, revision: str) -> None:
+    with Store.open(empty_url) as store:
         store.upgrade()
+        with store.writing() as connection:
+            connection.execute(text("UPDATE alembic_version SET version_num = :new"), {"new": revision})
+        with pytest.raises(OutdatedStore, match=revision):
+            store.check()
+        assert store.status().rows == {}
+        with pytest.raises(OutdatedStore, match="newer drkq"):
+            store.upgrade()
 
 
 def _upgrade(url: str, barrier: Barrier) -> None:

@@ -147,6 +147,7 @@ def _record_many(url: str, barrier: Barrier, rounds: list[tuple[object, object]]
             store.record(request, reply)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_six_processes_that_record_the_same_requests_write_each_once(store_url: str) -> None:
     requests = [a_request(f"kernel {number % 3}", run="r") for number in range(10)]
     rounds = [(each, a_reply(each, an_evaluation(speedup=2.0, profile_ratio=0.5))) for each in requests]
