@@ -31,14 +31,26 @@ def command() -> None:
 
 @command.command()
 def path() -> None:
-    """Print where the store is: a file, or a URL without its password."""
+    """Print where the store is: a file, or a URL without its password.
+
+    \b
+    Examples:
+      drkq db path
+      datasette "$(drkq db path)"
+    """  # noqa: D301 - click wants the backspace character itself
     with _store() as store:
         emit_text(str(store.path or store.public_url))
 
 
 @command.command()
 def upgrade() -> None:
-    """Create the tables, or bring them up to date; safe at any time, and from several machines at once."""
+    """Create the tables, or bring them up to date; safe at any time, and from several machines at once.
+
+    \b
+    Examples:
+      drkq db upgrade
+      DRKQ_STORE_URL=postgresql+psycopg://drkq@db/drkq drkq db upgrade
+    """  # noqa: D301 - click wants the backspace character itself
     with _store() as store:
         before = store.status().revision
         store.upgrade()
@@ -50,7 +62,13 @@ def upgrade() -> None:
 @command.command()
 @click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 def status(as_json: bool) -> None:
-    """Show the revision of the tables, how many rows they have, and the size of it all."""
+    """Show the revision of the tables, how many rows they have, and the size of it all.
+
+    \b
+    Examples:
+      drkq db status
+      drkq db status --json
+    """  # noqa: D301 - click wants the backspace character itself
     with _store() as store:
         found = store.status()
         where = str(store.path or store.public_url)

@@ -48,9 +48,7 @@ def upgrade() -> None:
         sa.Column("role", sa.Text(), nullable=False),
         sa.Column("content", sa.Text(), nullable=False),
         sa.CheckConstraint("role IN ('system', 'user', 'assistant')", name=op.f("ck_messages_role")),
-        sa.ForeignKeyConstraint(
-            ["parent_hash"], ["messages.hash"], name=op.f("fk_messages_parent_hash_messages")
-        ),
+        sa.ForeignKeyConstraint(["parent_hash"], ["messages.hash"], name=op.f("fk_messages_parent_hash_messages")),
         sa.PrimaryKeyConstraint("hash", name=op.f("pk_messages")),
     )
     op.create_table(
@@ -87,12 +85,8 @@ def upgrade() -> None:
             name=op.f("ck_attempts_failure_kind"),
         ),
         sa.CheckConstraint("attempt >= 1", name=op.f("ck_attempts_attempt")),
-        sa.ForeignKeyConstraint(
-            ["kernel_hash"], ["kernels.hash"], name=op.f("fk_attempts_kernel_hash_kernels")
-        ),
-        sa.ForeignKeyConstraint(
-            ["problem_hash"], ["problems.hash"], name=op.f("fk_attempts_problem_hash_problems")
-        ),
+        sa.ForeignKeyConstraint(["kernel_hash"], ["kernels.hash"], name=op.f("fk_attempts_kernel_hash_kernels")),
+        sa.ForeignKeyConstraint(["problem_hash"], ["problems.hash"], name=op.f("fk_attempts_problem_hash_problems")),
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_attempts_run_id_runs")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_attempts")),
         sa.UniqueConstraint("request_id", "attempt", name=op.f("uq_attempts_request_id_attempt")),
@@ -132,13 +126,9 @@ def upgrade() -> None:
         sa.Column("finish_reason", sa.Text(), nullable=True),
         sa.Column("policy_version", sa.Integer(), nullable=True),
         sa.CheckConstraint("number >= 1", name=op.f("ck_turns_number")),
-        sa.ForeignKeyConstraint(
-            ["completion_hash"], ["messages.hash"], name=op.f("fk_turns_completion_hash_messages")
-        ),
+        sa.ForeignKeyConstraint(["completion_hash"], ["messages.hash"], name=op.f("fk_turns_completion_hash_messages")),
         sa.ForeignKeyConstraint(["kernel_hash"], ["kernels.hash"], name=op.f("fk_turns_kernel_hash_kernels")),
-        sa.ForeignKeyConstraint(
-            ["prompt_hash"], ["messages.hash"], name=op.f("fk_turns_prompt_hash_messages")
-        ),
+        sa.ForeignKeyConstraint(["prompt_hash"], ["messages.hash"], name=op.f("fk_turns_prompt_hash_messages")),
         sa.ForeignKeyConstraint(
             ["trajectory_id"], ["trajectories.id"], name=op.f("fk_turns_trajectory_id_trajectories")
         ),
@@ -192,12 +182,8 @@ def upgrade() -> None:
             ["environments.hash"],
             name=op.f("fk_evaluations_environment_hash_environments"),
         ),
-        sa.ForeignKeyConstraint(
-            ["kernel_hash"], ["kernels.hash"], name=op.f("fk_evaluations_kernel_hash_kernels")
-        ),
-        sa.ForeignKeyConstraint(
-            ["problem_hash"], ["problems.hash"], name=op.f("fk_evaluations_problem_hash_problems")
-        ),
+        sa.ForeignKeyConstraint(["kernel_hash"], ["kernels.hash"], name=op.f("fk_evaluations_kernel_hash_kernels")),
+        sa.ForeignKeyConstraint(["problem_hash"], ["problems.hash"], name=op.f("fk_evaluations_problem_hash_problems")),
         sa.ForeignKeyConstraint(["run_id"], ["runs.id"], name=op.f("fk_evaluations_run_id_runs")),
         sa.ForeignKeyConstraint(["turn_id"], ["turns.id"], name=op.f("fk_evaluations_turn_id_turns")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_evaluations")),
