@@ -102,6 +102,8 @@ class Reference:
             return call(*inputs)
 
     def _compile(self) -> Callable[..., Any]:
+        if self.device == "cpu":
+            raise BadProblem("The baseline `compile` cannot be had on the cpu device; use `--baseline eager`.")
         if Baseline.COMPILE not in self.compiled:
             self.compiled[Baseline.COMPILE] = torch.compile(self.model)
         return self.compiled[Baseline.COMPILE]

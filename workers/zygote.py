@@ -59,23 +59,24 @@ class ZygoteConfig(NamedTuple):
 class Zygote:
     """A client's end of a zygote."""
 
-    def __init__(self, channel: Channel) -> None:
-        """Speak to the zygote over `channel`."""
+    def __init__(self, channel: Channel, process: "subprocess.Popen[bytes] | None" = None) -> None:
+        """Speak to the zygote over `channel`; `process` is its process, where it is ours."""
         self.channel = channel
+        self.process = process
 
     @classmethod
     def start(cls, config: ZygoteConfig, environment: Mapping[str, str]) -> "Zygote":
         """Start a zygote as a child process with exactly `environment`, and return at once; see `wait_ready`."""
         channel, theirs = Channel.pair()
         arguments = [config.device, str(config.first_uid or 0), str(config.memory_bytes)]
-        subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, "-m", "workers.zygote", *arguments],
             stdin=theirs.fileno(),
             env=dict(environment),
             start_new_session=True,
         )
         theirs.close()
-        return cls(channel)
+        return cls(channel, process)
 
     def wait_ready(self, timeout_s: float = BOOT_S) -> dict[str, Any]:
         """Wait until everything is imported; return versions and the measures of the sandbox."""
@@ -99,6 +100,12 @@ class Zygote:
     def close(self) -> None:
         """Let the zygote end; it takes all its children with it."""
         self.channel.close()
+        if self.process is not None:
+            try:
+                self.process.wait(2 * REAP_S)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
 
 
 class _Forked(NamedTuple):
@@ -118,6 +125,7 @@ class Server:
         self.config = config
         self.clients: list[Channel] = [channel]
         self.children: dict[int, _Forked] = {}
+        self.turn = 0
 
     def serve(self) -> None:
         """Answer until the root client is gone, then end everything."""
@@ -169,8 +177,11 @@ class Server:
         workdir = tempfile.mkdtemp(prefix="drkq-candidate-")
         if self.config.first_uid is None:
             return None, workdir
+        # In turn, so that what the kernel still counts against the last candidate does not hurt the next.
         taken = {child.uid for child in self.children.values()}
-        uid = next(number for number in range(self.config.first_uid, 2**31) if number not in taken)
+        turns = (self.config.first_uid + (self.turn + step) % sandbox.UIDS for step in range(1, sandbox.UIDS + 1))
+        uid = next(number for number in turns if number not in taken)
+        self.turn = uid - self.config.first_uid
         os.chown(workdir, uid, uid)
         return uid, workdir
 
@@ -193,18 +204,21 @@ class Server:
     def _kill_family(self, pid: int, child: _Forked) -> None:
         if child.uid is not None:
             sandbox.kill_user(child.uid)
-        for _ in range(100):  # a fork bomb under one's own user can outrun a sweep, but not its process limit
-            strays = [
-                pid,
-                *(stray for stray in _own_children() if stray not in self.children and stray != pid),
-            ]
+        # A fork bomb under our own user can outrun a sweep, but not its limit on processes. Every dead child must be
+        # reaped, since zombies count against that limit.
+        deadline = time.monotonic() + REAP_S
+        _kill_quietly(pid)
+        select.select([child.pidfd], [], [], REAP_S)  # once it is dead, its children are ours
+        needed, quiet = 1, 0
+        while quiet < needed and time.monotonic() < deadline:
+            strays = [stray for stray in _own_children() if stray not in self.children and stray != pid]
             for stray in strays:
                 _kill_quietly(stray)
-            for stray in strays[1:]:
                 _reap_quietly(stray)
-            if len(strays) == 1:
-                break
-            time.sleep(_EXIT_POLL_S)
+            if strays:
+                needed, quiet = 3, -1  # the list can miss one child while another exits
+                time.sleep(_EXIT_POLL_S)
+            quiet += 1
 
 
 def _own_children() -> list[int]:
