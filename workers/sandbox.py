@@ -159,7 +159,7 @@ def code_paths() -> list[str]:
     paths = {sys.prefix, sys.base_prefix, sys.exec_prefix, *site.getsitepackages()}
     paths |= {path for path in sys.path if path and os.path.isdir(path)}
     paths.add(str(Path(__file__).resolve().parents[1]))
-    return sorted(os.path.realpath(path) for path in paths)
+    return sorted(os.path.realpath(path) for path in paths if os.path.isdir(path))
 
 
 def expose_code(uid: int) -> bool:

@@ -95,14 +95,16 @@ def _apply(kind: ast.operator | ast.unaryop, *operands: int | float) -> int | fl
 def constant_spans(source: str, where: str) -> list[Span]:
     """List the constants that the module assigns at its top level, in the order of the source."""
     spans: list[Span] = []
-    starts = [
-        0,
-        *(match.end() for match in re.finditer(rb"\r\n|\r|\n", source.encode("utf-8", "surrogatepass"))),
-    ]
+    starts = _line_starts(source)
     for statement in parse_source(source, where).body:
         if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
             spans.extend(_assigned(statement, statement.value, starts))
     return spans
+
+
+def _line_starts(source: str) -> list[int]:
+    data = source.encode("utf-8", "surrogatepass")
+    return [0, *(match.end() for match in re.finditer(rb"\r\n|\r|\n", data))]
 
 
 def _assigned(statement: ast.Assign | ast.AnnAssign, value: ast.expr, starts: list[int]) -> Iterator[Span]:
@@ -173,12 +175,28 @@ def cpu_sizes(source: str, where: str) -> dict[str, Constant]:
     Raises:
         BadProblem: `CPU_SIZES` is something else than a dict of literals.
     """
+    node = _cpu_sizes_node(source, where)
+    return {} if node is None else _literal_dict(node, f"{where}, line {node.lineno}")
+
+
+def replace_cpu_sizes(source: str, sizes: Mapping[str, Constant], where: str) -> str:
+    """Write `CPU_SIZES` anew in the text; a module without it stays as it is."""
+    node = _cpu_sizes_node(source, where)
+    if node is None:
+        return source
+    start, end = _offsets(node, _line_starts(source))
+    pairs = ", ".join(f"{name!r}: {_literal(name, value)}" for name, value in sizes.items())
+    data = source.encode()
+    return (data[:start] + f"{{{pairs}}}".encode() + data[end:]).decode()
+
+
+def _cpu_sizes_node(source: str, where: str) -> ast.expr | None:
     for statement in parse_source(source, where).body:
         if not isinstance(statement, ast.Assign | ast.AnnAssign):
             continue
         if any(isinstance(target, ast.Name) and target.id == "CPU_SIZES" for target in targets(statement)):
-            return _literal_dict(statement.value, f"{where}, line {statement.lineno}")
-    return {}
+            return statement.value
+    return None
 
 
 def _literal_dict(node: ast.expr | None, where: str) -> dict[str, Constant]:

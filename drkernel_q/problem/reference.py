@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from drkernel_q.problem.constant import Constant, constant_spans, cpu_sizes, replace_constants
+from drkernel_q.problem.constant import Constant, constant_spans, cpu_sizes, replace_constants, replace_cpu_sizes
 from drkernel_q.problem.source import summary
 from drkernel_q.value import Value, content_hash
 
@@ -38,11 +38,18 @@ class Problem(Value):
     def resized(self, overrides: Mapping[str, Constant]) -> "Problem":
         """Build the same problem with other constants; the text changes at their values and nowhere else.
 
+        A constant that `CPU_SIZES` names is replaced there too: what somebody asks for holds on every device.
+
         Raises:
             BadProblem: a name is no constant of the module.
         """
-        return Problem(name=self.name, source=replace_constants(self.source, overrides, self.name))
+        source = replace_constants(self.source, overrides, self.name)
+        sizes = cpu_sizes(source, self.name)
+        if sizes.keys() & overrides.keys():
+            asked = {name: value for name, value in overrides.items() if name in sizes}
+            source = replace_cpu_sizes(source, sizes | asked, self.name)
+        return Problem(name=self.name, source=source)
 
     def small(self) -> "Problem":
         """Build the same problem with its `CPU_SIZES`; without those it stays as it is."""
-        return self.resized(self.cpu_sizes)
+        return Problem(name=self.name, source=replace_constants(self.source, self.cpu_sizes, self.name))

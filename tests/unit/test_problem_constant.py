@@ -179,3 +179,10 @@ def test_a_bad_override_is_refused(text: str) -> None:
     with pytest.raises(BadInput) as caught:
         parse_override(text)
     assert caught.value.exit_code == 65
+
+
+def test_what_somebody_asks_for_holds_on_the_cpu_too() -> None:
+    source = "n = 1\nm = 2\nCPU_SIZES = {'n': 3, \"m\": 4}\nclass Model: pass\ndef get_inputs(): return []\n"
+    problem = Problem(name="p", source=source).resized({"n": 7})
+    assert problem.constants == {"n": 7, "m": 2}
+    assert problem.small().constants == {"n": 7, "m": 4}
