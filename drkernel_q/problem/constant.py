@@ -179,15 +179,18 @@ def cpu_sizes(source: str, where: str) -> dict[str, Constant]:
     return {} if node is None else _literal_dict(node, f"{where}, line {node.lineno}")
 
 
-def replace_cpu_sizes(source: str, sizes: Mapping[str, Constant], where: str) -> str:
-    """Write `CPU_SIZES` anew in the text; a module without it stays as it is."""
+def replace_cpu_sizes(source: str, overrides: Mapping[str, Constant], where: str) -> str:
+    """Give the entries of `CPU_SIZES` that `overrides` names new values; every other byte stays as it is."""
     node = _cpu_sizes_node(source, where)
-    if node is None:
+    if not isinstance(node, ast.Dict):
         return source
-    start, end = _offsets(node, _line_starts(source))
-    pairs = ", ".join(f"{name!r}: {_literal(name, value)}" for name, value in sizes.items())
+    starts = _line_starts(source)
     data = source.encode()
-    return (data[:start] + f"{{{pairs}}}".encode() + data[end:]).decode()
+    for key, value in reversed(list(zip(node.keys, node.values, strict=True))):
+        if isinstance(key, ast.Constant) and key.value in overrides:
+            start, end = _offsets(value, starts)
+            data = data[:start] + _literal(str(key.value), overrides[str(key.value)]).encode() + data[end:]
+    return data.decode()
 
 
 def _cpu_sizes_node(source: str, where: str) -> ast.expr | None:

@@ -44,11 +44,7 @@ class Problem(Value):
             BadProblem: a name is no constant of the module.
         """
         source = replace_constants(self.source, overrides, self.name)
-        sizes = cpu_sizes(source, self.name)
-        if sizes.keys() & overrides.keys():
-            asked = {name: value for name, value in overrides.items() if name in sizes}
-            source = replace_cpu_sizes(source, sizes | asked, self.name)
-        return Problem(name=self.name, source=source)
+        return Problem(name=self.name, source=replace_cpu_sizes(source, overrides, self.name))
 
     def small(self) -> "Problem":
         """Build the same problem with its `CPU_SIZES`; without those it stays as it is."""

@@ -34,6 +34,8 @@ def inside():
     hidden = 1
 """
 PROBLEM = Problem(name="text", source=SOURCE)
+#: What stands in `CPU_SIZES`, as text.
+PROBLEM_SIZES = {"batch": "2", "M": "2 * 8"}
 
 
 def values(source: str) -> dict[str, object]:
@@ -86,7 +88,8 @@ def test_only_the_value_changes(name: str, value: Constant, old: str, new: str, 
     source = SOURCE.replace("\n", newline)
     resized = Problem(name="text", source=source).resized({name: value})
     assert SOURCE.count(old) == 1
-    assert resized.source == SOURCE.replace(old, new).replace("\n", newline)
+    expected = SOURCE.replace(old, new).replace(f"'{name}': {PROBLEM_SIZES.get(name)}", f"'{name}': {value!r}")
+    assert resized.source == expected.replace("\n", newline)
     assert resized.constants == PROBLEM.constants | {name: value}
 
 
@@ -130,7 +133,7 @@ def test_a_value_that_is_no_literal_is_refused(value: Constant) -> None:
 
 def test_small_takes_the_sizes_for_a_cpu() -> None:
     assert PROBLEM.cpu_sizes == {"batch": 2, "M": 16}
-    assert PROBLEM.small() == PROBLEM.resized({"batch": 2, "M": 16})
+    assert PROBLEM.small().constants == PROBLEM.resized({"batch": 2, "M": 16}).constants
     plain = Problem(name="text", source="N = 1\n")
     assert plain.small() == plain
 
