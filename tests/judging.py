@@ -32,7 +32,9 @@ class Bench:
         settings = Settings(cache_dir=Path(self.cache.name), candidate_memory_bytes=memory_bytes)
         self.evaluator = Evaluator(settings, find_device(device), "bench")
 
-    def result(self, problem: Problem, source: str, *, deadline_s: float = 50.0, **protocol: Any) -> Evaluation | Failure:
+    def result(
+        self, problem: Problem, source: str, *, deadline_s: float = 50.0, **protocol: Any
+    ) -> Evaluation | Failure:
         """Judge `source`; return facts or the reason why there are none."""
         options = {"kernel_deadline_s": 20.0, "timing_budget_s": 0.3} | protocol
         request = EvaluationRequest(
