@@ -86,9 +86,11 @@ class EvaluationQueue:
         Raises:
             NoBroker: the broker does not answer, or refuses the password.
         """
+        connecting = asyncio.create_task(self._connect())
         try:
-            await self._connect()
+            await asyncio.shield(connecting)
         except BaseException:
+            await _end([connecting])
             await self._disconnect()
             raise
         for run in (self._publisher.run, self._inbox.run, self._watch.run):
@@ -109,9 +111,7 @@ class EvaluationQueue:
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 await self._publisher.drain()
-        for task in (*self._tasks, *self._shared.values()):
-            task.cancel()
-        await asyncio.gather(*self._tasks, *self._shared.values(), return_exceptions=True)
+        await _end([*self._tasks, *self._shared.values()])
         with suppress(RedisError, TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 await self._redis.delete(self._stream)
@@ -303,3 +303,13 @@ class EvaluationQueue:
         self._broken = InfrastructureFailure(f"The queue client stopped: {error!r}.")
         for pending in self._pending:
             self._pending.fail(pending, self._broken)
+
+
+async def _end(tasks: list[asyncio.Task[Any]]) -> None:
+    """Cancel tasks until they end: redis-py writes by `wait_for`, which swallows some before Python 3.12."""
+    left = {task for task in tasks if not task.done()}
+    while left:
+        for task in left:
+            task.cancel()
+        _, left = await asyncio.wait(left, timeout=0.1)
+    await asyncio.gather(*tasks, return_exceptions=True)
