@@ -1,0 +1,171 @@
+"""A command's side of the embedded stack: join it, start it, look at it, stop it."""
+
+import fcntl
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from drkernel_q.errors import Unavailable
+from drkernel_q.local.control import Place, decode, encode, raise_error
+from drkernel_q.settings import Settings
+from drkernel_q.value import Value
+
+#: Longest time for a stack to come up; the store may be migrated on the way.
+START_S = 60.0
+_POLL_S = 0.02
+
+
+class StackStatus(Value):
+    """What a running stack says about itself."""
+
+    pid: int
+    broker: str
+    """Socket of the broker."""
+    store: str
+    """URL of the store, without password."""
+    kept: bool
+    """Whether it stays when no command uses it (`drkq up`)."""
+    commands: int
+    """Commands that use it now."""
+    url: str
+    """URL of the broker, with password."""
+
+
+class _Connection:
+    """An open connection; while it is open, the stack stays."""
+
+    def __init__(self, place: Place) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        try:
+            self.sock.connect(str(place.socket))
+            self.token = place.token_file.read_text()
+        except OSError:
+            self.sock.close()
+            raise
+        self.file = self.sock.makefile("rb")
+
+    def ask(self, operation: str, **fields: Any) -> Iterator[dict[str, Any]]:
+        """Send a request and yield every answer until the last one."""
+        self.sock.sendall(encode({"op": operation, "token": self.token, **fields}))
+        while answer := decode(self.file.readline()):
+            raise_error(answer)
+            yield answer
+            if "say" not in answer:
+                return
+        raise Unavailable("The embedded stack ended while it was asked for something; see `drkq doctor`.")
+
+    def close(self) -> None:
+        """Hang up."""
+        self.file.close()
+        self.sock.close()
+
+
+@contextmanager
+def join(
+    settings: Settings, devices: Sequence[str], report: Callable[[str], None], *, command: Sequence[str] = ()
+) -> Iterator[str]:
+    """Yield the URL of a broker whose workers serve `devices`: the cluster's, or the embedded stack's.
+
+    The stack is started if it does not run, stays while this context lasts, and ends with the last that uses it.
+    `command` replaces `python -m workers`.
+
+    Raises:
+        NoBroker, NoStore, NoDevice, DeviceBusy, NoWorker: a part cannot be had.
+    """
+    if settings.broker_url is not None:
+        yield settings.broker_url.get_secret_value()
+        return
+    connection = _connect_or_start(Place(settings), report, command)
+    try:
+        url = ""
+        for answer in connection.ask("need", devices=list(devices)):
+            if "say" in answer:
+                report(answer["say"])
+            url = answer.get("url", "")
+        yield url
+    finally:
+        connection.close()
+
+
+def keep(settings: Settings, devices: Sequence[str], report: Callable[[str], None]) -> StackStatus:
+    """Start the stack and let it stay until `stop`."""
+    with join(settings, devices, report):
+        connection = _Connection(Place(settings))
+        list(connection.ask("keep"))
+        connection.close()
+        found = status(settings)
+        assert found is not None
+        return found
+
+
+def status(settings: Settings) -> StackStatus | None:
+    """Ask a running stack about itself; None when none runs."""
+    try:
+        connection = _Connection(Place(settings))
+    except OSError:
+        return None
+    try:
+        answer = next(connection.ask("status"))
+        return StackStatus.model_validate(answer["status"])
+    finally:
+        connection.close()
+
+
+def stop(settings: Settings) -> bool:
+    """Stop a running stack and wait until it is gone; return whether one ran."""
+    place = Place(settings)
+    try:
+        connection = _Connection(place)
+    except OSError:
+        return False
+    list(connection.ask("stop"))
+    connection.close()
+    with place.lock.open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+    return True
+
+
+def _connect_or_start(place: Place, report: Callable[[str], None], command: Sequence[str]) -> _Connection:
+    try:
+        return _Connection(place)
+    except OSError:
+        report("starting the broker")
+    place.prepare()
+    deadline = time.monotonic() + START_S
+    process: subprocess.Popen[bytes] | None = None
+    while time.monotonic() < deadline:
+        if process is None or process.poll() == 0:  # 0: another one had the lock, and may be on its way out
+            process = _start(place, command)
+        elif process.poll() is not None:
+            raise_error(_last_error(place.log))
+            raise Unavailable(f"The embedded stack did not start; see {place.log}.")
+        try:
+            return _Connection(place)
+        except OSError:
+            time.sleep(_POLL_S)
+    raise Unavailable(f"The embedded stack did not answer within {START_S:g} s; see {place.log}.")
+
+
+def _start(place: Place, command: Sequence[str]) -> "subprocess.Popen[bytes]":
+    with place.log.open("ab") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", "drkernel_q.local.stack", *command],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        )
+
+
+def _last_error(log: Path) -> dict[str, Any]:
+    """Read the error that a stack wrote as it ended: `Class: message`."""
+    lines = log.read_text(errors="replace").splitlines()
+    kind, _, message = lines[-1].partition(": ") if lines else ("", "", "")
+    return {"error": kind, "message": message} if message and kind.isidentifier() else {}
