@@ -137,6 +137,8 @@ class Harness:
         """Profile forward passes on the given inputs."""
         tensors = self._read(message, self.device)
         inputs = [unflatten(skeleton, tensors) for skeleton in message["inputs"]]
+        if isinstance(self.model, nn.Module):
+            self.model.train(message["train"])
         with torch.no_grad():
             rows, counts = profiling.record(self.device, lambda _: self.model(*inputs), message["calls"])
         own = sorted({name for name, file in counts if self._is_own(file)})

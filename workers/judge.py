@@ -144,7 +144,7 @@ class Judge:
 
     def _profile(self, session: Session, reference: Reference, own_launches: int) -> None:
         calls = PROFILED_CALLS[self.device]
-        rows, own = session.profile(reference.inputs(secrets.randbits(63)), calls)
+        rows, own = session.profile(reference.inputs(secrets.randbits(63)), calls, train=reference.train)
         self.facts.profile = profiling.attribute(rows, own, calls)
         if self.facts.profile.profile_ratio is None:
             self.facts.findings.append(Finding("E13", Weight.FAILED, "the profiler recorded no device activity"))

@@ -17,6 +17,8 @@ from workers.zygote import Child, Zygote
 MAX_REPLY_BYTES = 4 * 2**20
 #: What is kept of a candidate's output, bytes; the rest is read and dropped.
 MAX_OUTPUT_BYTES = 4096
+#: Longest text that is taken from a candidate, characters: the harness sends its errors no longer.
+MAX_TEXT = 6000
 #: Longest time from fork to a ready harness, seconds.
 START_S = 60.0
 _SLICE_S = 0.1
@@ -79,7 +81,7 @@ class RemoteCandidate:
         if reply.get("ok") is True:
             return reply
         outcome = _KINDS.get(str(reply.get("kind")), Outcome.RUNTIME_ERROR)
-        raise CandidateFailed(outcome, str(reply.get("error")))
+        raise CandidateFailed(outcome, claimed_text(reply.get("error")))
 
     def _wait(self, deadline_s: float) -> dict[str, Any]:
         deadline = time.monotonic() + deadline_s
@@ -167,6 +169,11 @@ class RemoteCandidate:
             while part := pipe.read(2**16):
                 if len(self.output) < MAX_OUTPUT_BYTES:
                     self.output += part[: MAX_OUTPUT_BYTES - len(self.output)]
+
+
+def claimed_text(value: object) -> str:
+    """Return text of the candidate's as it can be stored and sent: its last `MAX_TEXT` characters, all Unicode."""
+    return str(value)[-MAX_TEXT:].encode("utf-8", "replace").decode()
 
 
 def _sum_over_family(pid: int, measure: Callable[[int], int]) -> int:

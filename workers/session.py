@@ -2,18 +2,27 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from drkernel_q.evaluation import Outcome
+from workers import integrity
 from workers.correctness import Expected
 from workers.profiling import Row
 from workers.reference import Reference
-from workers.remote import CandidateFailed, RemoteCandidate
+from workers.remote import CandidateFailed, RemoteCandidate, claimed_text
 from workers.shared import PIN_BYTES, Segment, TensorSpec, flatten, layout, shape_of, specs_from
+
+#: Codes that a harness may report.
+_CODES = frozenset({*integrity.OUTPUT_RULES, "E1"})
+#: No call takes less, milliseconds: a shorter claim is nonsense, and would make a speedup that is no number.
+SHORTEST_MS = 1e-5
+#: What broken claims raise where they are read.
+_BROKEN = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
 
 
 class Answer(NamedTuple):
@@ -82,23 +91,24 @@ class Session:
         sink = self._take(expected)
         message = {"inputs": skeletons, "train": train, "grad": grad, "sink": sink.fd}
         reply = self._ask("call", message | self._put(tensors))
-        own, other = _launches(reply.get("launches"))
+        with _reading("launches"):
+            own, other = _launches(reply["launches"])
+            seconds = _number(reply["seconds"])
         return self._answer(reply, expected, sink)._replace(
-            changed=reply.get("changed") is not False,
-            own_launches=own,
-            other_launches=other,
-            seconds=_number(reply.get("seconds")),
+            changed=reply.get("changed") is not False, own_launches=own, other_launches=other, seconds=seconds
         )
 
-    def profile(self, inputs: Sequence[Any], calls: int) -> tuple[list[Row], set[str]]:
+    def profile(self, inputs: Sequence[Any], calls: int, *, train: bool) -> tuple[list[Row], set[str]]:
         """Profile `calls` forward passes; return device activity and the names of the candidate's own kernels."""
         skeletons, tensors, _, _ = pack_inputs(inputs)
-        reply = self._ask("profile", {"inputs": skeletons, "calls": calls} | self._put(tensors))
-        try:
-            rows = [Row(str(n), None if o is None else str(o), _number(t), int(c)) for n, o, t, c in reply["rows"]]
-            return rows, {str(name) for name in reply["own"]}
-        except (KeyError, TypeError, ValueError) as error:
-            raise CandidateFailed(Outcome.CRASHED, "the profile that the process reported is nonsense") from error
+        message = {"inputs": skeletons, "calls": calls, "train": train}
+        reply = self._ask("profile", message | self._put(tensors))
+        with _reading("profile"):
+            rows = [
+                Row(claimed_text(name), None if operator is None else claimed_text(operator), _number(us), int(times))
+                for name, operator, us, times in reply["rows"]
+            ]
+            return rows, {claimed_text(name) for name in reply["own"]}
 
     def arm(self, segment: Segment, skeletons: Sequence[Any], specs: Sequence[Sequence[TensorSpec]]) -> None:
         """Show the process where the inputs of timed calls will appear."""
@@ -109,10 +119,14 @@ class Session:
 
     def timed(self, index: int) -> float:
         """Time one call on input set `index`; return the milliseconds that the process claims."""
-        milliseconds = _number(self._ask("timed", {"set": index}).get("ms"))
-        if milliseconds <= 0:
-            raise CandidateFailed(Outcome.CRASHED, "the time that the process reported is nonsense")
-        return milliseconds
+        start = time.perf_counter()
+        reply = self._ask("timed", {"set": index})
+        most_ms = (time.perf_counter() - start) * 1e3
+        with _reading("time"):
+            milliseconds = _number(reply["ms"])
+            if not SHORTEST_MS <= milliseconds <= most_ms:
+                raise ValueError(f"{milliseconds:.3g} ms within {most_ms:.3g} ms")
+            return milliseconds
 
     def snapshot(self, expected: Expected) -> Answer:
         """Take the outputs of the last timed call, as a plain list."""
@@ -148,8 +162,10 @@ class Session:
         return segment
 
     def _answer(self, reply: dict[str, Any], expected: Expected, sink: Segment) -> Answer:
-        codes = tuple(str(code) for code in reply.get("codes") or ())
-        try:
+        with _reading("outputs"):
+            codes = tuple(reply["codes"])
+            if not _CODES.issuperset(codes):
+                raise ValueError("unknown codes")
             fault = _structure_fault(reply, expected)
             if fault is not None:
                 return Answer(None, *fault, codes)
@@ -158,10 +174,16 @@ class Session:
                 if (spec.dtype, spec.shape) != (_name(working.dtype), list(working.shape)):
                     raise ValueError("places that do not fit the shapes")
             return Answer(sink.read(specs, self.device), Outcome.CORRECT, None, codes)
-        except (KeyError, TypeError, ValueError) as error:
-            raise CandidateFailed(
-                Outcome.CRASHED, f"the outputs that the process reported are nonsense: {error}"
-            ) from error
+
+
+@contextmanager
+def _reading(what: str) -> Iterator[None]:
+    """Read claims: whatever broken ones raise ends the candidate's evaluation, and not the judge."""
+    try:
+        yield
+    except _BROKEN as error:
+        text = claimed_text(error)
+        raise CandidateFailed(Outcome.CRASHED, f"what the process reported as {what} is nonsense: {text}") from error
 
 
 def _close(segment: Segment | None) -> None:
@@ -181,10 +203,10 @@ def _structure_fault(reply: dict[str, Any], expected: Expected) -> tuple[Outcome
     pairs = list(zip(shapes, expected.working, strict=True))
     for (_, shape), working in pairs:
         if shape != list(working.shape):
-            return Outcome.WRONG_SHAPE, f"expected shape {list(working.shape)}, got {shape}"
+            return Outcome.WRONG_SHAPE, claimed_text(f"expected shape {list(working.shape)}, got {shape}")
     for (dtype, _), working in pairs:
         if dtype != _name(working.dtype):
-            return Outcome.WRONG_DTYPE, f"expected dtype {_name(working.dtype)}, got {dtype}"
+            return Outcome.WRONG_DTYPE, claimed_text(f"expected dtype {_name(working.dtype)}, got {dtype}")
     return None
 
 
@@ -194,14 +216,11 @@ def _name(dtype: torch.dtype) -> str:
 
 def _launches(rows: Any) -> tuple[int, int]:
     own = other = 0
-    try:
-        for _, is_own, count in rows:
-            if is_own is True:
-                own += int(count)
-            else:
-                other += int(count)
-    except (TypeError, ValueError):
-        return 0, 0
+    for _, is_own, count in rows:
+        if is_own is True:
+            own += int(count)
+        else:
+            other += int(count)
     return own, other
 
 

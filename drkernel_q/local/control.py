@@ -1,4 +1,4 @@
-"""The conversation between commands and the stack: JSON lines over a Unix socket, opened by a token from a 0600 file."""
+"""How commands and the stack talk: JSON lines over a Unix socket, each with a token from a 0600 file."""
 
 import json
 import secrets

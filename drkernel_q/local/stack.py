@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from redis.exceptions import RedisError
 
-from drkernel_q.errors import DeviceBusy, DrkqError, NoWorker, Unavailable
+from drkernel_q.errors import DeviceBusy, DrkqError, NoWorker
 from drkernel_q.local.broker import Broker
 from drkernel_q.local.control import Place, decode, encode, encode_error
 from drkernel_q.local.process import die_with_parent, resolve_devices
