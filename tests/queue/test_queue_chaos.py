@@ -1,0 +1,301 @@
+"""Faults: connections cut, brokers killed, workers killed. Every request still ends in exactly one result."""
+
+import asyncio
+import base64
+import json
+import os
+import pickle
+import signal
+import subprocess
+import time
+import uuid
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from redis import asyncio as aioredis
+from redis.exceptions import RedisError
+
+from drkernel_q.evaluation import Evaluation, Reply
+from drkernel_q.queue import keys
+from drkernel_q.queue.app import EVALUATE, celery_app
+from drkernel_q.queue.client import EvaluationQueue
+from drkernel_q.queue.connection import connect_async
+from drkernel_q.queue.ledger import MAX_ATTEMPTS
+from drkernel_q.queue.message import list_key, message
+from drkernel_q.queue.watch import Patience
+from tests.queue.conftest import Broker, StartWorker, kill_tree, own_broker, wait_until
+from tests.queue.echo_worker import STARTS
+from tests.queue.requests import echo_request
+
+pytestmark = [pytest.mark.redis, pytest.mark.slow]
+#: The client's own recovery does not act within a test that is about Celery's.
+LEAVE_IT_TO_CELERY = Patience(look_s=1000, lost_s=1000)
+#: The client's own recovery acts at once.
+EAGER = Patience(look_s=0.3, lost_s=0.5)
+
+
+def _starts(broker: Broker) -> Counter[str]:
+    with broker.client() as client:
+        rows: Any = client.lrange(STARTS, 0, -1)
+        return Counter(row.split()[0] for row in rows)
+
+
+def _results(broker: Broker) -> Counter[str]:
+    with broker.client() as client:
+        rows: Any = client.xrange(keys.RESULTS)
+        return Counter(Reply.model_validate_json(fields["reply"]).id for _, fields in rows)
+
+
+async def _started(broker: Broker, request_id: str) -> None:
+    await asyncio.to_thread(wait_until, lambda: _starts(broker)[request_id], "the evaluation has started")
+
+
+async def _meanwhile(
+    url: str, step: Callable[[aioredis.Redis], Awaitable[Any]], every_s: float, work: Awaitable[Any]
+) -> Any:
+    """Do `step` again and again until `work` is done."""
+    redis = connect_async(url)
+
+    async def repeat() -> None:
+        while True:
+            await asyncio.sleep(every_s)
+            try:
+                await step(redis)
+            except (RedisError, OSError):
+                continue
+
+    task = asyncio.create_task(repeat())
+    try:
+        return await work
+    finally:
+        while not task.done():
+            task.cancel()
+            await asyncio.wait({task}, timeout=0.1)
+        await redis.aclose()
+
+
+async def test_connections_cut_again_and_again(broker: Broker, start_worker: StartWorker) -> None:
+    start_worker(broker)
+    requests = [echo_request(str(number)) for number in range(200)]
+    async with EvaluationQueue(broker.url, patience=EAGER) as queue:
+        work = asyncio.gather(*(queue.evaluate(request, timeout_s=40) for request in requests))
+        found: list[Evaluation] = await _meanwhile(
+            broker.url, lambda redis: redis.client_kill_filter(_type="normal", skipme=True), 0.05, work
+        )
+    assert [evaluation.stdout for evaluation in found] == [str(number) for number in range(200)]
+    assert _results(broker) == Counter(request.id for request in requests)
+
+
+async def test_broker_killed_and_started_again(start_worker: StartWorker) -> None:
+    """With an append-only file nothing is lost; the client only waits."""
+    with own_broker("--appendonly", "yes") as broker:
+        start_worker(broker)
+        requests = [echo_request(str(number), sleep=0.3) for number in range(6)]
+        async with EvaluationQueue(broker.url, patience=LEAVE_IT_TO_CELERY) as queue:
+            handles = [await queue.submit(request) for request in requests]
+            await _started(broker, handles[0].id)
+            broker.stop()
+            await asyncio.sleep(0.5)
+            await asyncio.to_thread(broker.start)
+            found = [await handle.evaluation(40) for handle in handles]
+        assert [evaluation.stdout for evaluation in found] == list("012345")
+        assert set(_results(broker).values()) == {1}
+
+
+async def test_broker_that_forgot_everything(broker: Broker, start_worker: StartWorker) -> None:
+    """The clients know what is still wanted, and send it again."""
+    start_worker(broker)
+    requests = [echo_request(str(number), sleep=0.3) for number in range(6)]
+    async with EvaluationQueue(broker.url, patience=EAGER) as queue:
+        handles = [await queue.submit(request) for request in requests]
+        await handles[0]
+        broker.stop()
+        await asyncio.to_thread(broker.start)
+        found = [await handle.evaluation(40) for handle in handles]
+    assert [evaluation.stdout for evaluation in found] == list("012345")
+
+
+async def test_broker_hangs(broker: Broker, start_worker: StartWorker) -> None:
+    start_worker(broker)
+    async with EvaluationQueue(broker.url) as queue:
+        first = await queue.submit(echo_request("first", sleep=0.3))
+        assert broker.process is not None
+        broker.process.send_signal(signal.SIGSTOP)
+        second = asyncio.create_task(queue.evaluate(echo_request("second")))
+        await asyncio.sleep(2)
+        broker.process.send_signal(signal.SIGCONT)
+        assert (await first.evaluation(20)).stdout == "first"
+        assert (await asyncio.wait_for(second, 20)).stdout == "second"
+    assert set(_results(broker).values()) == {1}
+
+
+async def test_broker_is_full_for_a_while(broker: Broker, start_worker: StartWorker) -> None:
+    """Results and messages wait; Celery's own loop does not survive it, so a supervisor must start it again."""
+    start_worker(broker, name="w1", lease_s=2)
+    async with EvaluationQueue(broker.url, patience=EAGER) as queue:
+        running = await queue.submit(echo_request("running", sleep=1))
+        await _started(broker, running.id)
+        with broker.client() as client:
+            memory: Any = client.info("memory")
+            client.config_set("maxmemory", memory["used_memory"])
+        task = asyncio.create_task(queue.evaluate(echo_request("patient")))
+        await asyncio.sleep(2)
+        assert not running.done()
+        assert not task.done()
+        with broker.client() as client:
+            client.config_set("maxmemory", 0)
+        await asyncio.to_thread(start_worker, broker, name="w2")
+        assert (await running.evaluation(20)).stdout == "running"
+        assert (await asyncio.wait_for(task, 20)).stdout == "patient"
+    assert set(_results(broker).values()) == {1}
+
+
+async def test_one_message_delivered_twice(broker: Broker, start_worker: StartWorker) -> None:
+    request = echo_request("once", sleep=0.3)
+    app = celery_app(broker.url)
+    with broker.client() as client:
+        for _ in range(2):
+            made = message(app, EVALUATE, request, queue="eval.cpu", priority=0)
+            client.lpush(made.key, made.text)
+    start_worker(broker, name="w1")
+    start_worker(broker, name="w2")
+    async with EvaluationQueue(broker.url) as queue:
+        assert (await queue.evaluate(request)).stdout == "once"
+        await queue.evaluate(echo_request())
+    assert _starts(broker)[request.id] == 1
+    assert _results(broker)[request.id] == 1
+
+
+async def test_a_task_longer_than_the_visibility_timeout(broker: Broker, start_worker: StartWorker) -> None:
+    """Celery delivers it again and again; the ledger lets it run once."""
+    for name in ("w1", "w2"):
+        start_worker(broker, name=name, visibility_s=1)
+    async with EvaluationQueue(broker.url, patience=LEAVE_IT_TO_CELERY) as queue:
+        handle = await queue.submit(echo_request("long", sleep=4))
+        assert (await handle.evaluation(20)).stdout == "long"
+    assert _starts(broker) == {handle.id: 1}
+
+
+async def test_worker_killed_celery_delivers_again(broker: Broker, start_worker: StartWorker) -> None:
+    doomed = start_worker(broker, name="w1", visibility_s=2, lease_s=1)
+    async with EvaluationQueue(broker.url, patience=LEAVE_IT_TO_CELERY) as queue:
+        handle = await queue.submit(echo_request("survivor", sleep=1))
+        await _started(broker, handle.id)
+        kill_tree(doomed)
+        await asyncio.to_thread(start_worker, broker, name="w2", visibility_s=2, lease_s=1)
+        reply = await handle.reply(30)
+    assert (reply.attempt, reply.worker) == (2, "w2")
+    assert _results(broker) == {handle.id: 1}
+
+
+async def test_worker_killed_the_client_sends_again(broker: Broker, start_worker: StartWorker) -> None:
+    """With a visibility timeout of an hour, the lease decides."""
+    doomed = start_worker(broker, name="w1", lease_s=1)
+    start = time.monotonic()
+    async with EvaluationQueue(broker.url, patience=EAGER) as queue:
+        handle = await queue.submit(echo_request("survivor", sleep=1))
+        await _started(broker, handle.id)
+        kill_tree(doomed)
+        await asyncio.to_thread(start_worker, broker, name="w2", lease_s=30)
+        reply = await handle.reply(30)
+    assert (reply.attempt, reply.worker) == (2, "w2")
+    assert time.monotonic() - start < 20
+    assert _results(broker) == {handle.id: 1}
+
+
+async def test_message_lost_between_broker_and_worker(broker: Broker, start_worker: StartWorker) -> None:
+    """A worker that popped it died before it could say so: later messages overtake the lost one."""
+    start_worker(broker)
+    async with EvaluationQueue(broker.url, patience=EAGER) as queue:
+        blocker = await queue.submit(echo_request(sleep=0.5))
+        await _started(broker, blocker.id)
+        lost = await queue.submit(echo_request("lost"))
+        with broker.client() as client:
+            assert client.rpop(list_key("eval.cpu", 0))
+        for _ in range(80):
+            await queue.submit(echo_request(sleep=0.05))
+        await asyncio.sleep(2.5)
+        last = await queue.submit(echo_request(sleep=0.1))
+        assert (await lost.evaluation(20)).stdout == "lost"
+        assert not last.done(), "the queue had to be empty before it was missed"
+
+
+async def test_a_poisonous_request_ends_and_others_are_served(broker: Broker, start_worker: StartWorker) -> None:
+    start_worker(broker)
+    async with EvaluationQueue(broker.url, patience=LEAVE_IT_TO_CELERY) as queue:
+        poison = await queue.submit(echo_request(die=[1, 2, 3, 4]))
+        healthy = await queue.submit(echo_request("healthy", die=[1]))
+        reply = await poison.reply(50)
+        assert reply.failure is not None
+        assert reply.failure.kind == "infrastructure"
+        assert f"gave up after {MAX_ATTEMPTS}" in reply.failure.message
+        assert (await healthy.evaluation(50)).stdout == "healthy"
+    assert _starts(broker) == {poison.id: MAX_ATTEMPTS, healthy.id: 2}
+
+
+async def test_a_worker_asked_to_leave_finishes_and_the_rest_is_served(
+    broker: Broker, start_worker: StartWorker
+) -> None:
+    leaver = start_worker(broker, name="w1")
+    async with EvaluationQueue(broker.url, patience=LEAVE_IT_TO_CELERY) as queue:
+        handles = [await queue.submit(echo_request(str(number), sleep=1)) for number in range(3)]
+        await _started(broker, handles[0].id)
+        leaver.terminate()
+        await asyncio.to_thread(start_worker, broker, name="w2")
+        replies = [await handle.reply(30) for handle in handles]
+    assert [reply.worker for reply in replies] == ["w1", "w2", "w2"]
+    assert {reply.attempt for reply in replies} == {1}
+    assert leaver.wait(10) == 0
+
+
+async def test_a_quiet_client_and_worker_stay_connected(broker: Broker, start_worker: StartWorker) -> None:
+    """Longer than every time-out of the blocking reads (redis-py 8 cuts them at 5 s by default)."""
+    start_worker(broker)
+    async with EvaluationQueue(broker.url) as queue:
+        await queue.evaluate(echo_request())
+        await asyncio.sleep(9)
+        start = time.monotonic()
+        assert (await queue.evaluate(echo_request("awake"))).stdout == "awake"
+        assert time.monotonic() - start < 2
+
+
+async def test_a_pickled_message_is_never_opened(broker: Broker, start_worker: StartWorker, tmp_path: Path) -> None:
+    start_worker(broker)
+    mark = tmp_path / "opened"
+
+    class Opened:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (os.mkdir, (str(mark),))
+
+    made = message(celery_app(broker.url), EVALUATE, echo_request(), queue="eval.cpu", priority=0)
+    document = json.loads(made.text)
+    document["body"] = base64.b64encode(pickle.dumps(Opened())).decode()
+    document["content-type"] = "application/x-python-serialize"
+    document["content-encoding"] = "binary"
+    document["properties"]["delivery_tag"] = str(uuid.uuid4())
+    with broker.client() as client:
+        client.lpush(made.key, json.dumps(document))
+    async with EvaluationQueue(broker.url) as queue:
+        assert (await queue.evaluate(echo_request("still here"), timeout_s=20)).stdout == "still here"
+    assert not mark.exists()
+
+
+async def test_over_tls(start_worker: StartWorker, unused_tcp_port: int, tmp_path: Path) -> None:
+    certificate, key = tmp_path / "c.pem", tmp_path / "k.pem"
+    request = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost"
+    names = ["-addext", "subjectAltName=DNS:localhost", "-out", str(certificate), "-keyout", str(key)]
+    command = [*request.split(" "), *names]
+    subprocess.run(command, check=True, capture_output=True)
+    # fmt: off
+    options = ["--tls-port", str(unused_tcp_port), "--tls-cert-file", str(certificate), "--tls-key-file", str(key),
+               "--tls-auth-clients", "no", "--bind", "127.0.0.1"]
+    # fmt: on
+    with own_broker(*options) as broker:
+        query = f"ssl_cert_reqs=required&ssl_ca_certs={certificate}"
+        broker.url = f"rediss://:secret@localhost:{unused_tcp_port}/0?{query}"
+        start_worker(broker)
+        async with EvaluationQueue(broker.url) as queue:
+            assert (await queue.evaluate(echo_request("sealed"))).stdout == "sealed"

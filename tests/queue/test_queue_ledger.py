@@ -1,0 +1,276 @@
+"""The ledger alone: states of a claim, fences, leases, and many processes at once."""
+
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from redis import Redis
+
+from drkernel_q.evaluation import EvaluationRequest, Failure, Reply
+from drkernel_q.queue import keys
+from drkernel_q.queue.app import (
+    GRACE_S,
+    LEASE_S,
+    MAX_DEADLINE_S,
+    VISIBILITY_TIMEOUT_S,
+    celery_app,
+    limits,
+    queue_names,
+)
+from drkernel_q.queue.ledger import MAX_ATTEMPTS, ClaimState, Ledger
+from drkernel_q.queue.registry import WorkerCard, WorkerState, announce, withdraw, workers
+from drkernel_q.queue.routing import route
+from tests.queue.conftest import Broker, own_broker, wait_until
+from tests.queue.requests import echo_request
+
+pytestmark = pytest.mark.redis
+
+
+@pytest.fixture(scope="module")
+def redis() -> Iterator[Redis]:
+    with own_broker() as broker, broker.client() as client:
+        yield client
+
+
+@pytest.fixture
+def ledger(redis: Redis) -> Ledger:
+    return Ledger(redis)
+
+
+def _reply(request: EvaluationRequest, attempt: int = 1, worker: str = "a") -> Reply:
+    failure = Failure(kind="infrastructure", message="none")
+    return Reply(id=request.id, attempt=attempt, worker=worker, failure=failure, finished_at="now")
+
+
+def _results(redis: Redis, request: EvaluationRequest) -> list[Reply]:
+    rows: Any = redis.xrange(keys.RESULTS)
+    replies = [Reply.model_validate_json(fields["reply"]) for _, fields in rows]
+    return [reply for reply in replies if reply.id == request.id]
+
+
+def test_the_limits_are_nested() -> None:
+    limit = limits(MAX_DEADLINE_S)
+    assert limit.deadline_s + GRACE_S <= limit.soft_s
+    assert limit.soft_s + GRACE_S <= limit.hard_s
+    assert limit.hard_s + GRACE_S <= VISIBILITY_TIMEOUT_S
+    assert GRACE_S + limits(1).deadline_s > LEASE_S
+    assert EvaluationRequest.model_fields["deadline_s"].metadata[1].le == MAX_DEADLINE_S
+    options = celery_app("redis://localhost").conf.broker_transport_options
+    assert options["visibility_timeout"] == VISIBILITY_TIMEOUT_S
+
+
+def test_a_claim_excludes_others_until_it_is_finished(ledger: Ledger, redis: Redis) -> None:
+    request = echo_request().model_copy(update={"reply_to": "drkq:reply:x"})
+    redis.xadd("drkq:reply:x", {"opened": "1"})
+    claim = ledger.claim(request.id, "a")
+    assert (claim.state, claim.attempt) == (ClaimState.CLAIMED, 1)
+    assert ledger.claim(request.id, "b").state is ClaimState.HELD
+    assert ledger.extend(claim)
+    assert ledger.finish(claim, request, _reply(request))
+    late = ledger.claim(request.id, "b")
+    assert late.state is ClaimState.FINISHED
+    assert not late.wants_reply
+    assert not ledger.extend(claim)
+    assert _results(redis, request) == [_reply(request)]
+    entries: Any = redis.xrange("drkq:reply:x")
+    assert [fields["reply"] for _, fields in entries[1:]] == [redis.get(keys.result(request.id))]
+
+
+def test_finishing_twice_by_one_claim_stores_once(ledger: Ledger, redis: Redis) -> None:
+    """What redis-py does when the first answer is lost."""
+    request = echo_request()
+    claim = ledger.claim(request.id, "a")
+    assert ledger.finish(claim, request, _reply(request))
+    assert ledger.finish(claim, request, _reply(request))
+    assert len(_results(redis, request)) == 1
+
+
+def test_an_expired_lease_gives_a_new_fence(ledger: Ledger, redis: Redis) -> None:
+    request = echo_request()
+    first = ledger.claim(request.id, "a", lease_s=0.05)
+    time.sleep(0.1)
+    second = ledger.claim(request.id, "b")
+    assert (second.state, second.attempt) == (ClaimState.CLAIMED, 2)
+    assert second.fence > first.fence
+    assert not ledger.extend(first)
+    assert not ledger.release(first)
+    assert not ledger.finish(first, request, _reply(request, 1, "a"))
+    assert ledger.finish(second, request, _reply(request, 2, "b"))
+    assert [reply.worker for reply in _results(redis, request)] == ["b"]
+
+
+def test_extending_keeps_a_claim(ledger: Ledger) -> None:
+    request = echo_request()
+    claim = ledger.claim(request.id, "a", lease_s=0.2)
+    for _ in range(4):
+        time.sleep(0.1)
+        assert ledger.extend(claim, lease_s=0.2)
+    assert ledger.claim(request.id, "b").state is ClaimState.HELD
+
+
+def test_a_worker_takes_over_from_its_own_dead_child(ledger: Ledger) -> None:
+    request = echo_request()
+    ledger.claim(request.id, "a")
+    again = ledger.claim(request.id, "a")
+    assert (again.state, again.attempt) == (ClaimState.CLAIMED, 2)
+
+
+def test_attempts_run_out(ledger: Ledger, redis: Redis) -> None:
+    request = echo_request()
+    for attempt in range(1, MAX_ATTEMPTS + 1):
+        assert ledger.claim(request.id, "a").attempt == attempt
+    last = ledger.claim(request.id, "a")
+    assert (last.state, last.attempt) == (ClaimState.EXHAUSTED, MAX_ATTEMPTS)
+    assert ledger.claim(request.id, "b").state is ClaimState.HELD, "two workers would write the end"
+    assert ledger.finish(last, request, _reply(request, last.attempt))
+    assert len(_results(redis, request)) == 1
+
+
+def test_a_release_does_not_count(ledger: Ledger) -> None:
+    request = echo_request()
+    for _ in range(2 * MAX_ATTEMPTS):
+        claim = ledger.claim(request.id, "a")
+        assert (claim.state, claim.attempt) == (ClaimState.CLAIMED, 1)
+        assert ledger.release(claim)
+    assert ledger.claim(request.id, "b").attempt == 1
+
+
+def test_cancelled_before_it_was_claimed(ledger: Ledger, redis: Redis) -> None:
+    request = echo_request()
+    redis.set(keys.cancel(request.id), 1)
+    assert ledger.is_cancelled(request.id)
+    claim = ledger.claim(request.id, "a")
+    assert (claim.state, claim.attempt) == (ClaimState.CANCELLED, 0)
+    assert ledger.finish(claim, request, _reply(request))
+
+
+def test_a_client_that_left_gets_no_new_stream(ledger: Ledger, redis: Redis) -> None:
+    request = echo_request().model_copy(update={"reply_to": "drkq:reply:gone"})
+    claim = ledger.claim(request.id, "a")
+    assert ledger.finish(claim, request, _reply(request))
+    assert not redis.exists("drkq:reply:gone")
+
+
+def test_nothing_stays_for_ever(ledger: Ledger, redis: Redis) -> None:
+    request = echo_request()
+    claim = ledger.claim(request.id, "a")
+    ledger.finish(claim, request, _reply(request))
+    for key in redis.scan_iter(f"drkq:*{request.id}*"):
+        assert redis.ttl(key) > 0, key
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.sampled_from(["claim", "extend", "release", "finish", "expire", "cancel"]), st.sampled_from("abc")
+        ),
+        max_size=30,
+    )
+)
+def test_any_history_has_one_end(ledger: Ledger, redis: Redis, steps: list[tuple[str, str]]) -> None:
+    """Whatever workers do in whatever order: one result at most, and only by the newest claim."""
+    request = echo_request()
+    claims: dict[str, Any] = {}
+    newest = None
+    finished = False
+    for step, owner in steps:
+        claim = claims.get(owner)
+        if step == "claim":
+            made = ledger.claim(request.id, owner)
+            if made.wants_reply:
+                assert not finished
+                claims[owner] = newest = made
+            assert finished == (made.state is ClaimState.FINISHED)
+            assert made.attempt <= MAX_ATTEMPTS
+        elif step == "expire":
+            redis.hset(keys.claim(request.id), "expires_ms", 1) if newest else None
+        elif step == "cancel":
+            redis.set(keys.cancel(request.id), 1)
+        elif claim is not None and step == "extend":
+            assert ledger.extend(claim) == (claim is newest and not finished)
+        elif claim is not None and step == "release":
+            assert ledger.release(claim) == (claim is newest and not finished)
+        elif claim is not None and step == "finish":
+            ended = ledger.finish(claim, request, _reply(request, claim.attempt, owner))
+            assert ended == (claim is newest)
+            finished = finished or ended
+    assert len(_results(redis, request)) == finished
+
+
+CONTENDER = """
+import sys
+from drkernel_q.evaluation import EvaluationRequest, Failure, Reply
+from drkernel_q.queue.connection import connect
+from drkernel_q.queue.ledger import Ledger
+from tests.queue.requests import echo_request
+url, owner, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+ledger = Ledger(connect(url))
+for number in range(count):
+    request = echo_request().model_copy(update={"id": f"{number:032x}"})
+    claim = ledger.claim(request.id, owner)
+    if claim.wants_reply:
+        failure = Failure(kind="infrastructure", message="")
+        reply = Reply(id=request.id, attempt=claim.attempt, worker=owner, failure=failure, finished_at="")
+        assert ledger.finish(claim, request, reply)
+"""
+
+
+def test_eight_processes_finish_each_request_once(broker: Broker) -> None:
+    count = 200
+    processes = [
+        subprocess.Popen([sys.executable, "-c", CONTENDER, broker.url, f"p{number}", str(count)]) for number in range(8)
+    ]
+    assert [process.wait(50) for process in processes] == [0] * 8
+    with broker.client() as client:
+        rows: Any = client.xrange(keys.RESULTS)
+    ids = Counter(Reply.model_validate_json(fields["reply"]).id for _, fields in rows)
+    assert len(ids) == count
+    assert set(ids.values()) == {1}
+
+
+def _card(worker_id: str, device: str, **facts: Any) -> WorkerCard:
+    basics = {"host": "here", "device_name": "x", "device_kind": "cpu", "pid": os.getpid()}
+    queues = queue_names("here", device)
+    return WorkerCard(id=worker_id, device=device, queues=queues, started_at="", last_progress="", **(basics | facts))
+
+
+def test_a_card_expires_unless_it_is_refreshed(redis: Redis) -> None:
+    announce(redis, _card("stays", "cuda:1"))
+    announce(redis, _card("leaves", "cpu"))
+    announce(redis, _card("dies", "cuda:0"), ttl_s=0.05)
+    assert [card.id for card in workers(redis)] == ["leaves", "dies", "stays"]
+    withdraw(redis, "leaves")
+    wait_until(lambda: [card.id for card in workers(redis)] == ["stays"], "the dead one is gone")
+    assert redis.smembers(keys.WORKERS) == {"stays"}
+    announce(redis, _card("dies", "cuda:0"))
+    assert [card.id for card in workers(redis)] == ["dies", "stays"]
+
+
+def test_a_card_of_another_release_is_passed_over(redis: Redis) -> None:
+    announce(redis, _card("ours", "cpu"))
+    redis.set(keys.worker("theirs"), '{"id": "theirs", "new_field": 1}')
+    redis.sadd(keys.WORKERS, "theirs")
+    assert "theirs" not in [card.id for card in workers(redis)]
+    assert "ours" in [card.id for card in workers(redis)]
+
+
+def test_routes() -> None:
+    cpu, gpu = _card("a", "cpu"), _card("b", "cuda:0", capabilities=("sm_90",))
+    resting = _card("c", "cuda:1", state=WorkerState.QUARANTINED)
+    assert route([cpu, gpu], "auto") == "eval.cuda"
+    assert route([cpu, resting], "auto") == "eval.cpu"
+    assert route([cpu, resting], "cuda") is None
+    assert route([cpu, gpu], "cuda:0") == "dev.here.cuda:0"
+    assert route([cpu, gpu, resting], "cuda:1") is None
+    assert route([gpu], "cpu") is None
+    assert route([], "auto") is None
+    assert queue_names("h", "cuda:0", ["sm_90"]) == ("eval.cuda", "eval.sm_90", "dev.h.cuda:0")
+    assert queue_names("h", "cpu") == ("eval.cpu", "dev.h.cpu")
