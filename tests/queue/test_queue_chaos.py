@@ -139,8 +139,7 @@ async def test_broker_is_full_for_a_while(broker: Broker, start_worker: StartWor
         running = await queue.submit(echo_request("running", sleep=1))
         await _started(broker, running.id)
         with broker.client() as client:
-            memory: Any = client.info("memory")
-            client.config_set("maxmemory", memory["used_memory"])
+            client.config_set("maxmemory", "100kb")
         task = asyncio.create_task(queue.evaluate(echo_request("patient")))
         await asyncio.sleep(2)
         assert not running.done()
