@@ -5,5 +5,6 @@ knows when nobody does, also when a command was killed; and its children die wit
 """
 
 from drkernel_q.local.client import StackStatus, join, keep, status, stop
+from drkernel_q.local.control import Place
 
-__all__ = ["StackStatus", "join", "keep", "status", "stop"]
+__all__ = ["Place", "StackStatus", "join", "keep", "status", "stop"]

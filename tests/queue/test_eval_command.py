@@ -1,0 +1,167 @@
+"""`drkq eval` as people run it: from a shell, with no service, through the embedded stack."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from drkernel_q.local import Place
+from drkernel_q.settings import load_settings
+from drkernel_q.store import Store
+from tests.judging import EXAMPLES
+
+pytestmark = [pytest.mark.slow, pytest.mark.redis]
+
+SLEEPER = "import time, torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        time.sleep(1000)\n"
+#: Longest time for everything that a command started to be gone after it.
+GONE_S = 15.0
+FAST = ("--device", "cpu", "--timing-budget", "0.2")
+
+
+def drkq(*arguments: str, **options: object) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "drkernel_q", *arguments]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, **options)  # type: ignore[call-overload,no-any-return]
+
+
+def finish(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=50)
+    return process.returncode, out, err
+
+
+def stack_processes() -> list[str]:
+    """List the processes that have this test's runtime folder in their environment, and zygotes without a parent."""
+    mark = f"XDG_RUNTIME_DIR={os.environ['XDG_RUNTIME_DIR']}".encode()
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            mine = mark in (folder / "environ").read_bytes().split(b"\0") and int(folder.name) != os.getpid()
+            if mine and b"defunct" not in (folder / "cmdline").read_bytes():
+                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:120])
+            orphan = "\nPPid:\t1\n" in (folder / "status").read_text()
+            if orphan and b"workers.zygote" in (folder / "cmdline").read_bytes():
+                found.append(f"orphaned zygote {folder.name}")
+        except OSError:
+            continue
+    return [name for name in found if name]
+
+
+def wait_until_gone() -> None:
+    deadline = time.monotonic() + GONE_S
+    while (left := stack_processes()) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not left
+    folder = Place(load_settings()).folder
+    assert not [path.name for path in folder.iterdir() if path.name.endswith(".sock") or path.name == "token"]
+
+
+@pytest.fixture(autouse=True)
+def nothing_left() -> Iterator[None]:
+    """Whatever a test does, what it started must be gone soon after."""
+    yield
+    wait_until_gone()
+
+
+def wait_for_candidate(process: "subprocess.Popen[str]") -> None:
+    """Wait until the worker is at the evaluation: its card, written to the broker, is not visible here, its log is."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "starting a worker" in line:
+            break
+    time.sleep(5.0)
+    assert process.poll() is None
+
+
+def test_one_kernel_is_judged_and_stored() -> None:
+    code, out, err = finish(drkq("eval", str(EXAMPLES / "softmax.py"), "--problem", "softmax", "--json", *FAST))
+    assert code == 0, err
+    document = json.loads(out)
+    assert document["outcome"] == "correct"
+    assert document["integrity"] == "clean"
+    assert document["device"] == "cpu (interpreted)"
+    assert document["correctness"]["passed"] == document["correctness"]["trials"] == 5
+    assert document["timing"]["speedup_low"] <= document["speedup"] <= document["timing"]["speedup_high"]
+    assert document["timing"]["checked"] >= 3
+    assert document["profile_ratio"] > 0.98
+    assert document["reward"] == pytest.approx(1 + document["speedup"] * document["profile_ratio"])
+    assert document["error"] is None
+    with Store.open(load_settings().store) as store:
+        reply = store.find(document["request_id"])
+    assert reply is not None
+    assert reply.evaluation is not None
+    assert reply.evaluation.outcome.value == "correct"
+
+
+def test_two_commands_at_once_share_one_stack_and_bad_kernels_are_data(tmp_path: Path) -> None:
+    (tmp_path / "empty.py").write_text("")
+    wrong, wrapper = str(EXAMPLES / "wrong.py"), str(EXAMPLES / "torch_wrapper.py")
+    first = drkq("eval", wrong, str(tmp_path / "empty.py"), "--problem", "softmax", "--jsonl", *FAST)
+    second = drkq("eval", wrapper, "--problem", "softmax", *FAST)
+    code, out, err = finish(first)
+    assert code == 1, err
+    assert {json.loads(line)["outcome"] for line in out.splitlines()} == {"wrong_value", "compile_error"}
+    code, out, err = finish(second)
+    assert code == 1, err
+    assert "A4" in out
+
+
+def test_bad_input_is_one_sentence_and_65(tmp_path: Path) -> None:
+    reference = "import torch\nclass Model(torch.nn.Module):\n    def forward(self, x):\n        return x\n"
+    (tmp_path / "list.py").write_text(reference + "def get_inputs():\n    return ['no tensor']\n")
+    kernel = str(EXAMPLES / "softmax.py")
+    code, out, err = finish(drkq("eval", kernel, "--reference", str(tmp_path / "list.py"), *FAST))
+    assert code == 65, err
+    assert "returns no tensor" in out + err
+    assert "Traceback" not in err
+    (tmp_path / "model.py").write_text("def get_inputs(:\n")
+    code, out, err = finish(drkq("eval", kernel, "--reference", str(tmp_path / "model.py"), *FAST))
+    assert code == 65
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_ctrl_c_ends_with_130_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "sleeper.py").write_text(SLEEPER)
+    process = drkq("eval", str(tmp_path / "sleeper.py"), "--problem", "softmax", *FAST)
+    wait_for_candidate(process)
+    process.send_signal(signal.SIGINT)
+    code, _, err = finish(process)
+    assert code == 130
+    assert "Traceback" not in err
+
+
+def test_kill_9_of_the_command_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "sleeper.py").write_text(SLEEPER)
+    process = drkq("eval", str(tmp_path / "sleeper.py"), "--problem", "softmax", *FAST)
+    wait_for_candidate(process)
+    process.kill()
+    finish(process)
+
+
+def test_kill_9_of_the_stack_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "sleeper.py").write_text(SLEEPER)
+    process = drkq("eval", str(tmp_path / "sleeper.py"), "--problem", "softmax", *FAST)
+    wait_for_candidate(process)
+    (pid,) = (
+        int(folder.name)
+        for folder in Path("/proc").glob("[0-9]*")
+        if f"XDG_RUNTIME_DIR={os.environ['XDG_RUNTIME_DIR']}".encode() in _read(folder / "environ").split(b"\0")
+        and b"drkernel_q.local.stack" in _read(folder / "cmdline")
+    )
+    os.kill(pid, signal.SIGKILL)
+    process.kill()
+    finish(process)
+    for name in ("control.sock", "broker.sock", "token"):  # a killed stack cannot tidy up; the next one does
+        (Place(load_settings()).folder / name).unlink(missing_ok=True)
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
