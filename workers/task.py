@@ -1,5 +1,6 @@
 """The tasks `drkq.evaluate`, `drkq.profile` and `drkq.check`: claim, judge, answer. Thin on purpose."""
 
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -65,7 +66,7 @@ class Worker:
             device_kind=self.device.device_kind,
             capabilities=self.device.capabilities,
             queues=queue_names(self.host, self.device.name, self.device.capabilities),
-            pid=threading.get_native_id(),
+            pid=os.getpid(),
             versions={"drkq": __version__, "driver": self.device.driver or "", **self.evaluator.versions},
             isolation=self.evaluator.isolation,
             state=state,
