@@ -60,10 +60,15 @@ def test_links_between_documents_lead_somewhere() -> None:
     assert broken == []
 
 
-def test_every_decision_is_listed() -> None:
-    index = (ROOT / "docs" / "index.md").read_text()
+def test_every_page_is_listed() -> None:
+    folder = ROOT / "docs"
+    index = (folder / "index.md").read_text()
+    pages = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.md"))
+    assert [page for page in pages if f"({page})" not in index] == ["index.md"]
+
+
+def test_decisions_are_numbered_without_a_gap() -> None:
     decisions = sorted((ROOT / "docs" / "decisions").glob("*.md"))
-    assert [path.name for path in decisions if f"decisions/{path.name}" not in index] == []
     assert [path.name[:4] for path in decisions] == [f"{number:04}" for number in range(1, len(decisions) + 1)]
 
 
