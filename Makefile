@@ -15,7 +15,10 @@ demo: $(VENV)/.worker
 	@$(BIN)/drkq eval examples/wrong.py examples/torch_wrapper.py --problem softmax; \
 	 status=$$?; test $$status -eq 1 || { echo "expected exit code 1 (a kernel is at fault), got $$status"; exit 70; }
 	@echo
-	@echo 'Everything is in the store: $(BIN)/drkq db path. Next: $(BIN)/drkq --help'
+	@echo '$$ drkq db query recent --param limit=3'
+	@$(BIN)/drkq db query recent --param limit=3
+	@echo
+	@echo 'Next: $(BIN)/drkq --help'
 
 test: lint types
 	$(BIN)/pytest

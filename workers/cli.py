@@ -14,8 +14,9 @@ def command(device: str | None, broker_url: str | None) -> None:
     """Serve evaluations on one device until SIGTERM or Ctrl-C; the evaluation at hand is finished first.
 
     \b
-    drkq worker --device cuda:0
-    DRKQ_BROKER_URL=redis://host:6379/0 drkq worker --device cpu
+    Examples:
+      drkq worker --device cuda:0
+      DRKQ_BROKER_URL=redis://host:6379/0 drkq worker --device cpu
     """  # noqa: D301 - click wants the backspace character itself
     settings = load_settings(device=device, broker_url=broker_url)
     name = settings.device if settings.device != "auto" else "cuda:0"
