@@ -15,6 +15,8 @@ from drkernel_q.problem.source import parse_source, targets
 #: Constants larger than this are not offered for resizing; sizes are far smaller.
 _MAX_NUMBER = 2**63
 _MAX_EXPONENT = 64
+#: Longest list that repetition may make.
+_MAX_ITEMS = 4096
 
 Constant: TypeAlias = "int | float | bool | str | tuple[Constant, ...] | list[Constant] | None"
 """A value that a module-level constant may have."""
@@ -68,12 +70,23 @@ def _evaluate(node: ast.expr) -> Constant:
         return [_evaluate(item) for item in node.elts]
     if isinstance(node, ast.UnaryOp):
         return _apply(node.op, _number(node.operand))
+    if isinstance(node, ast.BinOp) and isinstance(node.left, ast.List | ast.Tuple):
+        return _repeated(node, node.left)
     if isinstance(node, ast.BinOp):
         left, right = _number(node.left), _number(node.right)
         if isinstance(node.op, ast.Pow) and abs(right) > _MAX_EXPONENT:
             raise NotConstantError
         return _apply(node.op, left, right)
     raise NotConstantError
+
+
+def _repeated(node: ast.BinOp, sequence: ast.List | ast.Tuple) -> Constant:
+    """Value of numbers that are repeated, such as the layers `[1024] * 16`."""
+    items: list[Constant] = [_number(item) for item in sequence.elts]
+    count = _number(node.right)
+    if not isinstance(node.op, ast.Mult) or not isinstance(count, int) or len(items) * count > _MAX_ITEMS:
+        raise NotConstantError
+    return items * count if isinstance(sequence, ast.List) else tuple(items) * count
 
 
 def _number(node: ast.expr) -> int | float:

@@ -16,11 +16,17 @@ D, H, W = (24, 32,
            48)
 shape = 3, 5
 layers = [1, (2, 3)]
+widths = [1024] * 16
+pair = (2, 3) * 2
 flag = True
 nothing = None
 label = '''two
 lines'''
 follows = batch * 2
+endless = [1] * 2 ** 40
+mixed = [1, 'a'] * 2
+half = [1] * 0.5
+joined = [1] + [2]
 bias_shape = (batch, 1)
 later: int
 huge = 2 ** 63
@@ -40,7 +46,7 @@ PROBLEM_SIZES = {"batch": "2", "M": "2 * 8"}
 
 def values(source: str) -> dict[str, object]:
     namespace: dict[str, object] = {}
-    for line in ("deep = 9 ** 9 ** 9", "broken = 1 // 0"):
+    for line in ("deep = 9 ** 9 ** 9", "broken = 1 // 0", "endless = [1] * 2 ** 40", "half = [1] * 0.5"):
         source = source.replace(line, "pass")
     exec(source, namespace)
     return namespace
@@ -60,6 +66,8 @@ def test_constants_are_literals_and_arithmetic_on_them() -> None:
         "W": 48,
         "shape": (3, 5),
         "layers": [1, (2, 3)],
+        "widths": [1024] * 16,
+        "pair": (2, 3, 2, 3),
         "flag": True,
         "nothing": None,
         "label": "two\nlines",
@@ -77,6 +85,7 @@ def test_constants_are_literals_and_arithmetic_on_them() -> None:
         ("H", 8, "(24, 32,", "(24, 8,"),
         ("shape", (7,), "= 3, 5", "= (7,)"),
         ("layers", [4], "[1, (2, 3)]", "[4]"),
+        ("widths", [64, 32], "[1024] * 16", "[64, 32]"),
         ("flag", False, "flag = True", "flag = False"),
         ("nothing", 1, "= None", "= 1"),
         ("label", "x", "'''two\nlines'''", "'x'"),
