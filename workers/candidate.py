@@ -49,7 +49,8 @@ class Harness:
         self.stopwatch: Stopwatch | None = None
         self.segments: dict[int, Segment] = {}
         self.source: Segment | None = None
-        self.sets: list[tuple[list[Any], list[TensorSpec]]] = []
+        self.skeletons: list[Any] = []
+        self.specs: list[TensorSpec] = []
         self.slots: list[list[Tensor]] = []
         self.slot = 0
         self.last: list[Tensor] = []
@@ -145,25 +146,23 @@ class Harness:
         return {"rows": [list(row) for row in rows[: 4 * profiling.MAX_ROWS]], "own": own}
 
     def arm(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
-        """Get ready to be timed on sets of inputs, which the judge rewrites between blocks."""
+        """Get ready to be timed on inputs that the judge will put into memory it has shared."""
         self.source = self.segments[message["source"]]
-        self.sets = []
-        for entry in message["sets"]:
-            self.sets.append((entry["inputs"], specs_from(entry["tensors"], self.source.size)))
-        self.slots = [self.source.read(self.sets[0][1], self.device) for _ in range(SLOTS)]
+        self.skeletons = message["inputs"]
+        self.specs = specs_from(message["tensors"], self.source.size)
+        self.slots = [self.source.read(self.specs, self.device) for _ in range(SLOTS)]
         self.stopwatch = self.stopwatch or Stopwatch(self.device)
         return {}
 
-    def timed(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
-        """Copy one set of inputs to the next buffer and time one call on it."""
+    def timed(self, _message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        """Copy the inputs that lie ready to the next buffer, and time one call on them."""
         assert self.source is not None
         assert self.stopwatch is not None
-        skeletons, specs = self.sets[message["set"]]
         self.slot = (self.slot + 1) % SLOTS
         tensors = self.slots[self.slot]
-        for tensor, spec in zip(tensors, specs, strict=True):
+        for tensor, spec in zip(tensors, self.specs, strict=True):
             tensor.copy_(self.source.view(spec))
-        inputs = [unflatten(skeleton, tensors) for skeleton in skeletons]
+        inputs = [unflatten(skeleton, tensors) for skeleton in self.skeletons]
         self.last = []
         with torch.no_grad():
             milliseconds, result = self.stopwatch.time(lambda: self.model(*inputs))

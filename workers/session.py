@@ -110,17 +110,15 @@ class Session:
             ]
             return rows, {claimed_text(name) for name in reply["own"]}
 
-    def arm(self, segment: Segment, skeletons: Sequence[Any], specs: Sequence[Sequence[TensorSpec]]) -> None:
+    def arm(self, segment: Segment, skeletons: Sequence[Any], specs: Sequence[TensorSpec]) -> None:
         """Show the process where the inputs of timed calls will appear."""
         self._share(segment, writable=False)
-        pairs = zip(skeletons, specs, strict=True)
-        sets = [{"inputs": inputs, "tensors": [list(spec) for spec in places]} for inputs, places in pairs]
-        self._ask("arm", {"source": segment.fd, "sets": sets})
+        self._ask("arm", {"source": segment.fd, "inputs": skeletons, "tensors": [list(spec) for spec in specs]})
 
-    def timed(self, index: int) -> float:
-        """Time one call on input set `index`; return the milliseconds that the process claims."""
+    def timed(self) -> float:
+        """Time one call on the inputs that lie ready; return the milliseconds that the process claims."""
         start = time.perf_counter()
-        reply = self._ask("timed", {"set": index})
+        reply = self._ask("timed", {})
         most_ms = (time.perf_counter() - start) * 1e3
         with _reading("time"):
             milliseconds = _number(reply["ms"])

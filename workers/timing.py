@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from torch import Tensor
 
+from drkernel_q.errors import BadProblem
 from drkernel_q.evaluation import Baseline, BaselineTiming, Outcome, Timing
 from workers import correctness
 from workers.reference import Reference
@@ -20,10 +21,8 @@ from workers.session import Session, pack_inputs
 from workers.shared import Segment, unflatten
 from workers.stopwatch import Stopwatch
 
-#: Most bytes of inputs that are drawn for one block, unless the fewest sets need more.
-INPUT_BUDGET_BYTES = 512 * 2**20
-#: Fewest different sets of inputs in a block.
-FEWEST_SETS = 3
+#: Buffers that the inputs of timed calls take turns over.
+SLOTS = 3
 #: Warm-up of each side, seconds and calls at least.
 WARM_UP_S = {"cuda": 0.2, "cpu": 0.0}
 WARM_UP_CALLS = {"cuda": 5, "cpu": 1}
@@ -53,95 +52,76 @@ def plan(device: str, seconds_a_round: float, budget_s: float) -> Plan:
 
 
 class Side(Protocol):
-    """Something whose calls can be timed on one set of the current inputs."""
+    """Something whose calls can be timed."""
 
-    def timed(self, index: int) -> float:
-        """Time one call on set `index`, milliseconds."""
+    def timed(self) -> float:
+        """Draw fresh inputs and time one call on them, milliseconds."""
         ...
-
-
-class Inputs:
-    """The sets of inputs of the current block: the judge's own on the device, and copies for the candidate to read."""
-
-    def __init__(self, reference: Reference, count: int) -> None:
-        """Draw `count` first sets."""
-        self.reference = reference
-        self.seeds = [secrets.randbits(63) for _ in range(count)]
-        packed = [pack_inputs(reference.inputs(seed)) for seed in self.seeds]
-        stride = packed[0][3]
-        self.skeletons = [skeletons for skeletons, _, _, _ in packed]
-        self.tensors = [tensors for _, tensors, _, _ in packed]
-        self.specs = [
-            [spec._replace(offset=spec.offset + number * stride) for spec in specs]
-            for number, (_, _, specs, _) in enumerate(packed)
-        ]
-        self.segment = Segment.create(stride * count, ours=True)
-        self._publish()
-
-    def refresh(self) -> None:
-        """Draw every set anew."""
-        for number in range(len(self.seeds)):
-            self.seeds[number] = secrets.randbits(63)
-            _, self.tensors[number], _, _ = pack_inputs(self.reference.inputs(self.seeds[number]))
-        self._publish()
-
-    def _publish(self) -> None:
-        for specs, tensors in zip(self.specs, self.tensors, strict=True):
-            self.segment.write(specs, tensors)
 
 
 class ReferenceSide:
     """One baseline of the reference, timed in the judge as the candidate is timed in its process."""
 
-    def __init__(self, reference: Reference, baseline: Baseline, inputs: Inputs, stopwatch: Stopwatch) -> None:
-        """Allocate input buffers of its own."""
+    def __init__(self, reference: Reference, baseline: Baseline, stopwatch: Stopwatch) -> None:
+        """Allocate input buffers."""
         self.reference = reference
         self.baseline = baseline
-        self.inputs = inputs
         self.stopwatch = stopwatch
-        self.slots = [[tensor.clone() for tensor in inputs.tensors[0]] for _ in range(FEWEST_SETS)]
+        self.slots = [pack_inputs(reference.inputs(secrets.randbits(63)))[1] for _ in range(SLOTS)]
         self.slot = 0
 
-    def timed(self, index: int) -> float:
-        """Time one call on set `index`, milliseconds."""
-        self.slot = (self.slot + 1) % len(self.slots)
+    def timed(self) -> float:
+        """Draw fresh inputs and time one call on them, milliseconds."""
+        self.slot = (self.slot + 1) % SLOTS
+        skeletons, fresh, _, _ = pack_inputs(self.reference.inputs(secrets.randbits(63)))
         tensors = self.slots[self.slot]
-        for tensor, fresh in zip(tensors, self.inputs.tensors[index], strict=True):
-            tensor.copy_(fresh)
-        values = [unflatten(skeleton, tensors) for skeleton in self.inputs.skeletons[index]]
+        for tensor, new in zip(tensors, fresh, strict=True):
+            tensor.copy_(new)
+        values = [unflatten(skeleton, tensors) for skeleton in skeletons]
         return self.stopwatch.time(lambda: self.reference.run(values, self.baseline))[0]
 
 
 class CandidateSide:
-    """The candidate, timed by its harness; keeps snapshots of outputs that are chosen only after their call."""
+    """The candidate, timed by its harness; keeps snapshots of outputs that are chosen only after their call.
 
-    def __init__(self, session: Session, inputs: Inputs) -> None:
+    The inputs of a call come to lie where the candidate's process can read them right before the call, and no sooner.
+    """
+
+    def __init__(self, session: Session, reference: Reference) -> None:
         """Show the candidate's process where inputs will appear."""
         self.session = session
-        self.inputs = inputs
-        self.expected_like = inputs.reference.expected(inputs.reference.inputs(inputs.seeds[0]))
-        session.arm(inputs.segment, inputs.skeletons, inputs.specs)
+        self.reference = reference
+        self.seed = secrets.randbits(63)
+        inputs = reference.inputs(self.seed)
+        self.expected_like = reference.expected(inputs)
+        skeletons, _, self.specs, size = pack_inputs(inputs)
+        self.segment = Segment.create(size, ours=True)
+        session.arm(self.segment, skeletons, self.specs)
         self.snapshots: list[tuple[int, list[Tensor]]] = []
         self.faults: list[str] = []
 
-    def timed(self, index: int) -> float:
-        """Time one call on set `index`, milliseconds, as the candidate's process claims."""
-        return self.session.timed(index)
+    def timed(self) -> float:
+        """Draw fresh inputs and time one call on them, milliseconds, as the candidate's process claims."""
+        self.seed = secrets.randbits(63)
+        _, tensors, specs, _ = pack_inputs(self.reference.inputs(self.seed))
+        if specs != self.specs:
+            raise BadProblem(f"get_inputs() of {self.reference.name} draws other shapes under another seed.")
+        self.segment.write(specs, tensors)
+        return self.session.timed()
 
-    def keep(self, index: int) -> None:
-        """Take the outputs of the call just made on set `index`."""
+    def keep(self) -> None:
+        """Take the outputs of the call just made."""
         answer = self.session.snapshot(self.expected_like)
         if answer.outputs is None:
             self.faults.append(answer.detail or "an output of another kind")
         else:
-            self.snapshots.append((self.inputs.seeds[index], answer.outputs))
+            self.snapshots.append((self.seed, answer.outputs))
 
     def check(self) -> int:
         """Compare the snapshots with the reference; return how many there were."""
-        reference = self.inputs.reference
         count = len(self.snapshots)
         for seed, outputs in self.snapshots:
-            result = correctness.compare(reference.expected(reference.inputs(seed)), outputs)
+            result = correctness.compare(self.reference.expected(self.reference.inputs(seed)), outputs)
             if result.outcome is not Outcome.CORRECT:
                 self.faults.append(result.detail or result.outcome.value)
         self.snapshots.clear()
@@ -154,19 +134,16 @@ def time_both(
     """Time the candidate against every baseline; return the timing, and what was wrong with checked outputs."""
     device = reference.device
     stopwatch = Stopwatch(device)
-    size = max(pack_inputs(reference.inputs(secrets.randbits(63)))[3], 1)
-    inputs = Inputs(reference, min(max(INPUT_BUDGET_BYTES // size, FEWEST_SETS), 18))
-    candidate = CandidateSide(session, inputs)
-    references = {name: ReferenceSide(reference, name, inputs, stopwatch) for name in baselines}
+    candidate = CandidateSide(session, reference)
+    references = {name: ReferenceSide(reference, name, stopwatch) for name in baselines}
     sides: list[Side] = [*references.values(), candidate]
     counts = plan(device, sum(_warm_up(side, device) for side in sides), budget_s)
     times: dict[int, list[list[float]]] = {id(side): [] for side in sides}
     checked = 0
     for block in range(counts.blocks):
-        inputs.refresh()
         for side in sides if block % 2 == 0 else reversed(sides):
             last = block == counts.blocks - 1
-            times[id(side)].append(_run_block(side, counts, len(inputs.seeds), check_last=last))
+            times[id(side)].append(_run_block(side, counts, check_last=last))
         checked += candidate.check()
     timing = summarize({name: times[id(references[name])] for name in baselines}, times[id(candidate)], checked)
     return timing, candidate.faults
@@ -179,23 +156,21 @@ def _warm_up(side: Side, device: str) -> float:
     seconds = 0.0
     while calls < WARM_UP_CALLS[device] or time.perf_counter() - start < WARM_UP_S[device]:
         before = time.perf_counter()
-        side.timed(calls % FEWEST_SETS)
+        side.timed()
         seconds = time.perf_counter() - before
         calls += 1
     return seconds
 
 
-def _run_block(side: Side, counts: Plan, sets: int, *, check_last: bool) -> list[float]:
+def _run_block(side: Side, counts: Plan, *, check_last: bool) -> list[float]:
     for _ in range(counts.settle):
-        side.timed(secrets.randbelow(sets))
+        side.timed()
     chosen = {secrets.randbelow(counts.calls)} | ({counts.calls - 1} if check_last else set())
-    order = list(range(sets)) * -(-counts.calls // sets)
-    secrets.SystemRandom().shuffle(order)
     milliseconds = []
     for number in range(counts.calls):
-        milliseconds.append(side.timed(order[number]))
+        milliseconds.append(side.timed())
         if number in chosen and isinstance(side, CandidateSide):
-            side.keep(order[number])
+            side.keep()
     return milliseconds
 
 
