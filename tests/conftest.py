@@ -1,7 +1,6 @@
 """Every test starts from a clean environment, and the header says what it runs on."""
 
 import importlib.metadata
-import importlib.util
 import os
 import shutil
 import sqlite3
@@ -15,8 +14,7 @@ import pytest
 
 from tests.need import CI, ROOT, cuda, postgres_program, redis_server, require
 
-if importlib.util.find_spec("tests.services"):
-    pytest_plugins = ["tests.services"]
+pytest_plugins = ["tests.services"]
 
 #: Short, because socket paths are made below it and those may have 107 bytes.
 SESSION_DIR = Path(tempfile.mkdtemp(prefix="dq-"))

@@ -87,7 +87,6 @@ def test_compose_runs_commands_that_exist_and_its_worker_has_no_store() -> None:
 IGNORED = [line.strip("/") for line in (ROOT / ".gitignore").read_text().splitlines()]
 
 
-@pytest.mark.slow
 def test_wheel_holds_the_packages_the_migrations_and_the_problems(tmp_path: Path) -> None:
     copy = tmp_path / "source"
     shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(".git", *IGNORED))
