@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar, cast
 from kombu.utils.url import maybe_sanitize_url
 from redis.exceptions import AuthenticationError, RedisError
 
-from drkernel_q.errors import Cancelled, InfrastructureFailure, NoBroker, NoWorker
+from drkernel_q.errors import Cancelled, DrkqError, InfrastructureFailure, NoBroker, NoWorker
 from drkernel_q.evaluation import Evaluation, EvaluationRequest, Reply
 from drkernel_q.queue import inbox, keys
 from drkernel_q.queue.app import EVALUATE, INTERACTIVE, celery_app
@@ -73,6 +73,7 @@ class EvaluationQueue:
             reconnected=self._inbox.reconnected,
             cards=self.workers,
             republish=self._republish,
+            abandon=self._abandon,
             patience=patience,
         )
         self._tasks: list[asyncio.Task[None]] = []
@@ -292,8 +293,12 @@ class EvaluationQueue:
         self._publisher.publish(pending)
 
     def _cancel(self, pending: Pending) -> None:
+        self._abandon(pending, Cancelled())
+
+    def _abandon(self, pending: Pending, error: DrkqError) -> None:
+        """End the wait, and tell whichever worker comes to it."""
         if not pending.future.done():
-            self._pending.fail(pending, Cancelled())
+            self._pending.fail(pending, error)
             self._publisher.cancel(pending.id)
 
     def _stopped(self, task: asyncio.Task[None]) -> None:

@@ -39,6 +39,11 @@ def cancel(request_id: str) -> str:
     return f"drkq:cancel:{request_id}"
 
 
+def loss(queue: str) -> str:
+    """Why the workers of a queue ended for good, in a sentence; present only when somebody gave them up."""
+    return f"drkq:loss:{queue}"
+
+
 def worker(worker_id: str) -> str:
     """Card of a live worker, JSON; it expires when the worker stops refreshing it."""
     return f"drkq:worker:{worker_id}"

@@ -29,6 +29,8 @@ class Pending:
     """Place in the order in which this client published; 0 before that."""
     published_at: float = 0.0
     """Monotonic seconds of the last publishing."""
+    replaced_fence: str | None = None
+    """Fence of the dead claim that it was last sent again for."""
 
     @property
     def id(self) -> str:

@@ -1,5 +1,6 @@
 """The registry: which workers live, on what device, and what they do. An old card expires."""
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import Literal, cast
 
@@ -12,6 +13,8 @@ from drkernel_q.value import Value
 
 #: How long a card lives without a refresh; refresh it each third of that.
 CARD_TTL_S = 15.0
+#: How long the reason is told to those who wait for a worker that was given up.
+LOSS_TTL_S = 3600
 
 
 class WorkerState(StrEnum):
@@ -70,6 +73,7 @@ def announce(redis: Redis, card: WorkerCard, *, ttl_s: float = CARD_TTL_S) -> No
     pipe = redis.pipeline(transaction=True)
     pipe.set(keys.worker(card.id), card.model_dump_json(), px=int(ttl_s * 1000))
     pipe.sadd(keys.WORKERS, card.id)
+    pipe.delete(*(keys.loss(queue) for queue in card.queues))
     pipe.execute()
 
 
@@ -78,6 +82,14 @@ def withdraw(redis: Redis, worker_id: str) -> None:
     pipe = redis.pipeline(transaction=True)
     pipe.delete(keys.worker(worker_id))
     pipe.srem(keys.WORKERS, worker_id)
+    pipe.execute()
+
+
+def give_up(redis: Redis, queues: Iterable[str], reason: str) -> None:
+    """Tell whoever waits that the worker of these queues will not come back; a new worker takes that back."""
+    pipe = redis.pipeline(transaction=True)
+    for queue in queues:
+        pipe.set(keys.loss(queue), reason, ex=LOSS_TTL_S)
     pipe.execute()
 
 

@@ -9,14 +9,14 @@ from drkernel_q.queue.app import direct_queue, eval_queue
 from drkernel_q.queue.registry import WorkerCard
 
 AUTO = "auto"
-_DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
+_DEVICE = re.compile(r"auto|cpu(:\d+)?|cuda(:\d+)?")
 
 
 def check_device(device: str) -> None:
     """Refuse what names no device.
 
     Raises:
-        NoDevice: it is none of `auto`, `cpu`, `cuda`, `cuda:N`.
+        NoDevice: it is none of `auto`, `cpu`, `cpu:N`, `cuda`, `cuda:N`.
     """
     if _DEVICE.fullmatch(device) is None:
         raise NoDevice(f"`{device}` names no device; say auto, cpu, cuda or cuda:N.")

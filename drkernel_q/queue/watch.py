@@ -13,7 +13,7 @@ from typing import cast
 from redis import asyncio as aioredis
 from redis.exceptions import RedisError
 
-from drkernel_q.errors import NoWorker
+from drkernel_q.errors import DrkqError, NoWorker
 from drkernel_q.queue import keys
 from drkernel_q.queue.message import list_keys
 from drkernel_q.queue.pending import Pending, PendingSet
@@ -55,6 +55,7 @@ class Watch:
         reconnected: asyncio.Event,
         cards: Callable[[], Awaitable[Sequence[WorkerCard]]],
         republish: Callable[[Pending], None],
+        abandon: Callable[[Pending, DrkqError], None],
         patience: Patience,
     ) -> None:
         """Look each `patience.look_s`, and at once when `reconnected` is set."""
@@ -63,6 +64,7 @@ class Watch:
         self._reconnected = reconnected
         self._cards = cards
         self._republish = republish
+        self._abandon = abandon
         self._patience = patience
         self._unserved_since: dict[str, float] = {}
 
@@ -87,60 +89,68 @@ class Watch:
             for text in await self._redis.mget([keys.result(pending.id) for pending in chunk]):
                 if text is not None:
                     self._pending.receive(cast("str", text))
-        unclaimed: list[Pending] = []
+        waiting: list[Pending] = []
         for chunk in _chunks(self._sent()):
-            unclaimed += await self._sort(chunk)
-        if unclaimed:
-            await self._find_lost(unclaimed)
-            self._give_up_unserved(unclaimed, await self._cards())
+            waiting += await self._without_worker(chunk)
+        if waiting:
+            await self._find_lost(waiting)
+            await self._give_up_unserved(waiting)
 
     def _sent(self) -> list[Pending]:
         return [pending for pending in self._pending if pending.sequence]
 
-    async def _sort(self, chunk: list[Pending]) -> list[Pending]:
-        """Send again what a dead worker held; return what no worker has claimed."""
+    async def _without_worker(self, chunk: list[Pending]) -> list[Pending]:
+        """Choose those that no live worker is at; what a dead one held is sent again, once for each death."""
         pipe = self._redis.pipeline(transaction=False)
         pipe.time()
         for pending in chunk:
-            pipe.hmget(keys.claim(pending.id), ["expires_ms", "finished"])
+            pipe.hmget(keys.claim(pending.id), ["expires_ms", "fence", "finished"])
         (seconds, micros), *claims = await pipe.execute()
         now_ms = int(seconds) * 1000 + int(micros) // 1000
-        unclaimed = []
-        for pending, (expires_ms, finished) in zip(chunk, claims, strict=True):
-            if finished is not None:
+        waiting = []
+        for pending, (expires_ms, fence, finished) in zip(chunk, claims, strict=True):
+            if finished is not None or int(expires_ms or 0) + LEASE_MARGIN_MS > now_ms:
                 continue
-            if not int(expires_ms or 0):
-                unclaimed.append(pending)
-            elif now_ms > int(expires_ms) + LEASE_MARGIN_MS and self._is_old(pending):
-                self._republish(pending)
-        return unclaimed
+            waiting.append(pending)
+            # A lease that ends at 0 was given back, with its message.
+            if int(expires_ms or 0) and fence != pending.replaced_fence:
+                pending.replaced_fence = fence
+                self._send_again(pending)
+        return waiting
 
-    async def _find_lost(self, unclaimed: list[Pending]) -> None:
+    async def _find_lost(self, waiting: list[Pending]) -> None:
         """Send again what is in no list: popped by a worker that died, or gone with the broker's memory."""
         empty: dict[str, bool] = {}
-        for pending in unclaimed:
+        for pending in waiting:
             if pending.queue not in empty:
                 pipe = self._redis.pipeline(transaction=False)
                 for key in list_keys(pending.queue):
                     pipe.llen(key)
                 empty[pending.queue] = not any(await pipe.execute())
             gone = empty[pending.queue] or self._pending.overtaken(pending)
-            if gone and self._is_old(pending):
-                self._republish(pending)
+            if gone and time.monotonic() - pending.published_at >= self._patience.lost_s:
+                self._send_again(pending)
 
-    def _is_old(self, pending: Pending) -> bool:
-        return time.monotonic() - pending.published_at >= self._patience.lost_s
+    def _send_again(self, pending: Pending) -> None:
+        pending.published_at = time.monotonic()
+        self._republish(pending)
 
-    def _give_up_unserved(self, unclaimed: list[Pending], cards: Sequence[WorkerCard]) -> None:
+    async def _give_up_unserved(self, waiting: list[Pending]) -> None:
+        """Fail what nobody will take: at once where a worker was given up, else after a while."""
         now = time.monotonic()
-        queues = {pending.queue for pending in unclaimed}
-        unserved = {queue for queue in queues if not serves(cards, queue)}
+        cards = await self._cards()
+        unserved = sorted({pending.queue for pending in waiting if not serves(cards, pending.queue)})
         self._unserved_since = {queue: self._unserved_since.get(queue, now) for queue in unserved}
-        for pending in unclaimed:
-            since = self._unserved_since.get(pending.queue)
-            if since is not None and now - since >= self._patience.gone_s:
+        if not unserved:
+            return
+        reasons = dict(zip(unserved, await self._redis.mget([keys.loss(queue) for queue in unserved]), strict=True))
+        for pending in waiting:
+            since = self._unserved_since.get(pending.queue, now)
+            if (reason := reasons.get(pending.queue)) is not None:
+                self._abandon(pending, NoWorker(str(reason)))
+            elif now - since >= self._patience.gone_s:
                 message = f"No worker has served `{pending.queue}` for {self._patience.gone_s:.0f} s."
-                self._pending.fail(pending, NoWorker(message))
+                self._abandon(pending, NoWorker(message))
 
 
 def _chunks(items: list[Pending]) -> Iterator[list[Pending]]:

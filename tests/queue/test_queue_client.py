@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-import time
+import socket
 from typing import Any
 
 import pytest
@@ -20,12 +20,13 @@ from drkernel_q.errors import (
 )
 from drkernel_q.evaluation import EvaluationRequest
 from drkernel_q.queue import keys
-from drkernel_q.queue.app import BACKFILL, INTERACTIVE, TRAINING
+from drkernel_q.queue.app import BACKFILL, INTERACTIVE, TRAINING, queue_names
 from drkernel_q.queue.client import EvaluationQueue
 from drkernel_q.queue.handle import Handle
+from drkernel_q.queue.registry import give_up, withdraw
 from drkernel_q.queue.watch import Patience
 from drkernel_q.settings import Settings
-from tests.queue.conftest import Broker, StartWorker, own_broker, wait_until
+from tests.queue.conftest import Broker, StartWorker, kill_tree, own_broker, wait_until
 from tests.queue.echo_worker import STARTS
 from tests.queue.requests import echo_request
 
@@ -279,21 +280,29 @@ async def test_a_broker_that_goes_for_good_fails_everybody(broker: Broker, start
             await queue.evaluate(echo_request(), timeout_s=10)
 
 
-async def test_a_queue_that_nobody_serves_any_more_fails(broker: Broker, start_worker: StartWorker) -> None:
-    worker = start_worker(broker)
-    patience = Patience(look_s=0.2, gone_s=0.5)
+@pytest.mark.slow
+@pytest.mark.parametrize("given_up", [True, False])
+async def test_a_queue_that_nobody_serves_any_more_fails(
+    broker: Broker, start_worker: StartWorker, given_up: bool
+) -> None:
+    """Both what waits and what the last worker was at; with its reason, if somebody knows it."""
+    worker = start_worker(broker, lease_s=0.1)
+    patience = Patience(look_s=0.2, gone_s=60 if given_up else 0.5)
     async with EvaluationQueue(broker.url, patience=patience) as queue:
         busy = await queue.submit(echo_request(sleep=60))
-        handle = await queue.submit(echo_request())
+        waiting = await queue.submit(echo_request())
         await asyncio.to_thread(wait_until, lambda: busy.id in _starts(broker), "the first one has started")
-        worker.kill()
+        kill_tree(worker)
         with broker.client() as client:
-            client.delete(keys.worker("w1"))
-        started = time.monotonic()
-        with pytest.raises(NoWorker, match=r"eval\.cpu"):
-            await handle.reply(10)
-        assert time.monotonic() - started < 5
-        assert not busy.done(), "a claimed request has its lease to wait for"
+            withdraw(client, "w1")
+            if given_up:
+                give_up(client, queue_names(socket.gethostname(), "cpu"), "The device melted.")
+        for handle in (waiting, busy):
+            with pytest.raises(NoWorker, match="melted" if given_up else r"eval\.cpu"):
+                await handle.reply(10)
+    start_worker(broker, name="w2")
+    async with EvaluationQueue(broker.url, patience=patience) as queue:
+        assert (await queue.evaluate(echo_request("back"), timeout_s=10)).stdout == "back"
 
 
 async def test_tcp_urls(start_worker: StartWorker, unused_tcp_port: int) -> None:

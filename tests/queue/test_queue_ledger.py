@@ -223,6 +223,7 @@ for number in range(count):
 """
 
 
+@pytest.mark.slow
 def test_eight_processes_finish_each_request_once(broker: Broker) -> None:
     count = 200
     processes = [
