@@ -38,8 +38,8 @@ def passes(working: Tensor, exact: Tensor | None, output: Tensor, reduction: int
     return result.outcome is Outcome.CORRECT
 
 
-def factors(dtype: torch.dtype = torch.float32, inner: int = K) -> tuple[Tensor, Tensor]:
-    return torch.randn(64, inner).to(dtype), torch.randn(inner, 96).to(dtype)
+def factors(dtype: torch.dtype = torch.float32, inner: int = K, rows: int = 64) -> tuple[Tensor, Tensor]:
+    return torch.randn(rows, inner).to(dtype), torch.randn(inner, 96).to(dtype)
 
 
 def product_in_steps(left: Tensor, right: Tensor, step: int, dtype: torch.dtype) -> Tensor:
@@ -158,7 +158,7 @@ def test_a_planted_fault_is_found(fault: Callable[[Tensor], Tensor], dtype: torc
 def test_bfloat16_is_held_to_its_own_rounding() -> None:
     left, right = factors(torch.bfloat16)
     exact = left.double() @ right.double()
-    for name in ("zeros", "the mean of each row", "the last columns", "a row", "rows in another order", "NaN"):
+    for name in FAULTS.keys() - {"a factor"}:  # 1 % is within the rounding of bf16
         assert not passes(exact.bfloat16(), exact, FAULTS[name](exact.clone()).bfloat16()), name
 
 
@@ -172,14 +172,15 @@ def test_one_wrong_element_of_a_million_is_found() -> None:
         assert "at [999, 999]" in str(result.detail)
 
 
-@pytest.mark.parametrize("inner", [16, 512, 4096])
+@pytest.mark.parametrize("inner", [16, 512, 16384])
 def test_less_precise_products_are_found(inner: int) -> None:
-    left, right = factors(inner=inner)
+    left, right = factors(inner=inner, rows=16)
     working, exact = left @ right, left.double() @ right.double()
     tf32 = judge(working, exact, to_tf32(left) @ to_tf32(right), inner)
     assert tf32.outcome is Outcome.WRONG_VALUE
     assert precision_class(tf32.relative_l2) == "tf32"
     assert "look like tf32 arithmetic" in str(tf32.detail)
+    assert not passes(working, exact, to_tf32(left) @ to_tf32(right), 10**7), "however long a reduction may be"
     bf16 = judge(working, exact, left.bfloat16().float() @ right.bfloat16().float(), inner)
     assert bf16.outcome is Outcome.WRONG_VALUE
     assert precision_class(bf16.relative_l2) == "bf16"
@@ -212,11 +213,28 @@ def test_a_wide_softmax_is_judged_by_its_own_scale() -> None:
 
 
 def test_a_small_row_is_not_hidden_by_large_ones() -> None:
-    exact = torch.randn(32, 256, dtype=torch.float64)
-    exact[7] *= 0.1
-    output = exact.float()
-    output[7] = 0
-    assert not passes(exact.float(), exact, output)
+    exact = torch.randn(4096, 64, dtype=torch.float64)
+    exact[7] *= 0.05
+    output = exact.clone()
+    output[7] *= 1.001
+    assert not passes(exact.float(), exact, output.float())
+
+
+def test_a_small_error_everywhere_is_found_by_its_sum() -> None:
+    exact = torch.randn(64, 96, dtype=torch.float64)
+    assert passes(exact.bfloat16(), exact, (exact + 0.01).bfloat16())
+    assert not passes(exact.bfloat16(), exact, (exact + 0.03).bfloat16())
+
+
+def test_many_small_errors_are_found_though_each_would_pass_alone() -> None:
+    exact = torch.randn(100, 1000, dtype=torch.float64)
+    floor = 2e-6 * math.sqrt(K)
+    output = exact.clone()
+    output[::10, ::10] += 2 * floor
+    assert not passes(exact.float(), exact, output.float())
+    output = exact.clone()
+    output[50, ::100] += 2 * floor
+    assert passes(exact.float(), exact, output.float())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -250,7 +268,7 @@ def test_a_reference_that_overflows_forgives_nothing_elsewhere() -> None:
 def test_the_fp64_run_may_overflow_or_fail_where_the_reference_does_not() -> None:
     working = torch.randn(64, 64)
     exact = working.double()
-    exact[3, 3] = math.nan
+    exact[:, ::8] = math.nan
     assert passes(working, exact, working.clone())
     assert not passes(working, exact, torch.zeros_like(working))
 
