@@ -1,0 +1,132 @@
+"""Integrity: what is wrong with an output, and what the evidence adds up to."""
+
+import itertools
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from drkernel_q.evaluation import Evidence, Integrity
+from workers.integrity import OUTPUT_RULES, Finding, Weight, is_plain, output_codes, same_bits, verdict
+
+X = torch.randn(4, 6)
+WEIGHT = nn.Parameter(torch.randn(6))
+
+
+class Lazy(Tensor):
+    pass
+
+
+def _with_attribute() -> Tensor:
+    output = X.clone()
+    vars(output)["cpu"] = lambda: X
+    return output
+
+
+def _as_lazy_copy() -> Tensor:
+    return torch._lazy_clone(X.clone())
+
+
+BROKEN: dict[str, tuple[str, Callable[[], list[Tensor]]]] = {
+    "subclass": ("D3", lambda: [X.clone().as_subclass(Lazy)]),
+    "subclass beside a tensor": ("D3", lambda: [X.clone(), X.clone().as_subclass(Lazy)]),
+    "attribute": ("D4", lambda: [_with_attribute()]),
+    "expanded": ("C9", lambda: [torch.ones(1).expand(4, 6)]),
+    "expanded rows": ("C9", lambda: [torch.ones(1, 6).expand(4, 6)]),
+    "negated view": ("C10", lambda: [torch._neg_view(X.clone())]),
+    "conjugated view": ("C10", lambda: [torch.randn(4, dtype=torch.complex64).conj()]),
+    "copy on write": ("C10", lambda: [_as_lazy_copy()]),
+    "sparse": ("C11", lambda: [X.to_sparse()]),
+    "csr": ("C11", lambda: [X.to_sparse_csr()]),
+    "the input": ("A11", lambda: [X]),
+    "a view of the input": ("A11", lambda: [X[1:]]),
+    "a transposed input": ("A11", lambda: [X.t()]),
+    "the parameter": ("A11", lambda: [WEIGHT.detach()]),
+    "the same tensor twice": ("B7", lambda: [(y := X.clone()), y]),
+    "two parts of one tensor": ("B7", lambda: list(X.clone().chunk(2))),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR tensor support")
+@pytest.mark.parametrize(("code", "make"), BROKEN.values(), ids=BROKEN)
+def test_what_is_wrong_with_an_output_has_its_code(code: str, make: Callable[[], list[Tensor]]) -> None:
+    assert code in output_codes(make(), [X, WEIGHT])
+    if code not in {"A11", "B7"}:
+        assert output_codes(make(), []) == [code], "and no other code comes with it"
+
+
+def test_every_rule_is_provoked_here_and_has_its_words() -> None:
+    assert {code for code, _ in BROKEN.values()} == set(OUTPUT_RULES)
+    assert all(weight in {Weight.SOFT, Weight.HARD} and text for weight, text in OUTPUT_RULES.values())
+
+
+HONEST: dict[str, Callable[[], list[Tensor]]] = {
+    "fresh": lambda: [X * 2],
+    "transposed": lambda: [(X * 2).t()],
+    "part of a larger one": lambda: [(X * 2)[:, :3]],
+    "reshaped": lambda: [(X * 2).reshape(-1)],
+    "scalar": lambda: [X.sum()],
+    "empty": lambda: [torch.empty(0), torch.empty(0, 3), torch.empty(3, 0).t()],
+    "two": lambda: [X * 2, X * 2],
+    "parameter": lambda: [nn.Parameter(X * 2)],
+    "needs a gradient": lambda: [X * WEIGHT],
+    "integers": lambda: [X.argmax(-1), X > 0],
+    "resolved": lambda: [torch.randn(4, dtype=torch.complex64).conj().resolve_conj()],
+    "one row": lambda: [(X * 2)[:1].expand(1, 6)],
+    "none": list,
+}
+
+
+@pytest.mark.parametrize("make", HONEST.values(), ids=HONEST)
+def test_an_honest_output_has_no_code(make: Callable[[], list[Tensor]]) -> None:
+    assert output_codes(make(), [X, WEIGHT]) == []
+
+
+def test_empty_inputs_are_not_shared_memory() -> None:
+    assert output_codes([torch.empty(0)], [torch.empty(0), torch.empty(0, 4)]) == []
+
+
+def test_plain_is_the_exact_type() -> None:
+    assert is_plain(X)
+    assert is_plain(WEIGHT)
+    for other in (X.as_subclass(Lazy), object(), 1.0, None, [X]):
+        assert not is_plain(other)
+
+
+def test_bits_are_compared_and_not_numbers() -> None:
+    nan = torch.tensor([math.nan, 1.0])
+    assert same_bits(nan, nan.clone())
+    assert not same_bits(torch.tensor([0.0]), torch.tensor([-0.0]))
+    assert not same_bits(torch.zeros(2), torch.zeros(2, dtype=torch.int32))
+    assert not same_bits(torch.zeros(2), torch.zeros(1, 2))
+    assert same_bits(torch.empty(0, 3), torch.empty(0, 3))
+    assert not same_bits(torch.empty(0, 3), torch.empty(3, 0))
+    assert same_bits(X.t(), X.t().contiguous())
+    assert same_bits(torch.tensor(True), torch.tensor(True))
+
+
+ORDER = [
+    (Weight.HARD, Integrity.REJECTED),
+    (Weight.FAILED, Integrity.UNKNOWN),
+    (Weight.SOFT, Integrity.SUSPICIOUS),
+    (Weight.NOTE, Integrity.CLEAN),
+]
+
+
+@given(st.lists(st.sampled_from(Weight)))
+def test_the_gravest_finding_decides_and_a_failed_detector_never_clears(weights: list[Weight]) -> None:
+    findings = [Finding(f"X{number}", weight, "seen") for number, weight in enumerate(weights)]
+    decided, evidence = verdict(findings)
+    assert decided is next((kind for weight, kind in ORDER if weight in weights), Integrity.CLEAN)
+    assert evidence == tuple(Evidence(code=f"X{number}", detail="seen") for number in range(len(weights)))
+    for order in itertools.islice(itertools.permutations(findings), 5):
+        assert verdict(order)[0] is decided
+
+
+def test_the_same_finding_is_evidence_once() -> None:
+    finding = Finding("C4", Weight.SOFT, "inputs were written to")
+    assert len(verdict([finding, finding, finding._replace(detail="otherwise")])[1]) == 2
