@@ -1,23 +1,25 @@
 """A command's side of the embedded stack: join it, start it, look at it, stop it."""
 
 import fcntl
+import json
 import os
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from drkernel_q.errors import Unavailable
-from drkernel_q.local.control import Place, decode, encode, raise_error
+from drkernel_q.local.control import Place, decode, encode, hold_lock, order, raise_error
 from drkernel_q.settings import Settings
 from drkernel_q.value import Value
 
 #: Longest time for a stack to come up; the store may be migrated on the way.
 START_S = 60.0
+#: Longest time for a running stack to greet a command.
+GREETING_S = 10.0
 _POLL_S = 0.02
 
 
@@ -41,14 +43,24 @@ class _Connection:
     """An open connection; while it is open, the stack stays."""
 
     def __init__(self, place: Place) -> None:
+        """Connect and be greeted.
+
+        Raises:
+            OSError: no stack runs here, or it is about to end.
+        """
         self.sock = socket.socket(socket.AF_UNIX)
+        self.file = self.sock.makefile("rb")
         try:
+            self.sock.settimeout(GREETING_S)
             self.sock.connect(str(place.socket))
             self.token = place.token_file.read_text()
+            self.sock.sendall(encode({"op": "hello", "token": self.token}))
+            if not self.file.readline():
+                raise ConnectionResetError
+            self.sock.settimeout(None)
         except OSError:
-            self.sock.close()
+            self.close()
             raise
-        self.file = self.sock.makefile("rb")
 
     def ask(self, operation: str, **fields: Any) -> Iterator[dict[str, Any]]:
         """Send a request and yield every answer until the last one."""
@@ -81,7 +93,7 @@ def join(
     if settings.broker_url is not None:
         yield settings.broker_url.get_secret_value()
         return
-    connection = _connect_or_start(Place(settings), report, command)
+    connection = _connect_or_start(settings, report, command)
     try:
         url = ""
         for answer in connection.ask("need", devices=list(devices)):
@@ -131,37 +143,57 @@ def stop(settings: Settings) -> bool:
     return True
 
 
-def _connect_or_start(place: Place, report: Callable[[str], None], command: Sequence[str]) -> _Connection:
-    try:
+def _connect_or_start(settings: Settings, report: Callable[[str], None], command: Sequence[str]) -> _Connection:
+    place = Place(settings)
+    with suppress(OSError):
         return _Connection(place)
-    except OSError:
-        report("starting the broker")
     place.prepare()
+    report("starting the broker")
     deadline = time.monotonic() + START_S
-    process: subprocess.Popen[bytes] | None = None
+    stack: _StackProcess | None = None
     while time.monotonic() < deadline:
-        if process is None or process.poll() == 0:  # 0: another one had the lock, and may be on its way out
-            process = _start(place, command)
-        elif process.poll() is not None:
+        code = stack.poll() if stack is not None else 0
+        if code:
             raise_error(_last_error(place.log))
             raise Unavailable(f"The embedded stack did not start; see {place.log}.")
-        try:
+        # One that has the lock is starting, or on its way out: then there is nothing to start yet.
+        if code == 0 and (lock := hold_lock(place.lock)) is not None:
+            lock.close()
+            stack = _StackProcess(place, order(settings, command))
+        with suppress(OSError):
             return _Connection(place)
-        except OSError:
-            time.sleep(_POLL_S)
+        time.sleep(_POLL_S)
     raise Unavailable(f"The embedded stack did not answer within {START_S:g} s; see {place.log}.")
 
 
-def _start(place: Place, command: Sequence[str]) -> "subprocess.Popen[bytes]":
-    with place.log.open("ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "drkernel_q.local.stack", *command],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-        )
+class _StackProcess:
+    """A stack that this command has started; it is nobody's child to wait for, and may outlive the command."""
+
+    def __init__(self, place: Place, document: dict[str, Any]) -> None:
+        reading, writing = os.pipe()
+        append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        paths = os.pathsep.join(path for path in sys.path if path)
+        try:
+            self._pid = os.posix_spawn(
+                sys.executable,
+                [sys.executable, "-m", "drkernel_q.local.stack"],
+                os.environ | {"PYTHONPATH": paths},
+                file_actions=[
+                    (os.POSIX_SPAWN_DUP2, reading, 0),
+                    (os.POSIX_SPAWN_OPEN, 1, str(place.log), append, 0o600),
+                    (os.POSIX_SPAWN_DUP2, 1, 2),
+                ],
+                setsid=True,
+            )
+        finally:
+            os.close(reading)
+        with open(writing, "wb") as file:
+            file.write(json.dumps(document).encode())
+
+    def poll(self) -> int | None:
+        """Return its exit code; None while it runs."""
+        pid, status = os.waitpid(self._pid, os.WNOHANG)
+        return os.waitstatus_to_exitcode(status) if pid else None
 
 
 def _last_error(log: Path) -> dict[str, Any]:

@@ -1,9 +1,14 @@
 """How commands and the stack talk: JSON lines over a Unix socket, each with a token from a 0600 file."""
 
+import fcntl
 import json
+import os
 import secrets
+import stat
+import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from drkernel_q import errors
 from drkernel_q.errors import DrkqError, Unavailable
@@ -25,13 +30,20 @@ class Place:
         """Make the folder, for this user alone.
 
         Raises:
-            Unavailable: somebody else has made it.
+            Unavailable: somebody else has made it, or can read it.
         """
-        self.folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.folder.mkdir(mode=0o700, exist_ok=True)
-        status = self.folder.stat()
-        if status.st_mode & 0o077 or self.folder.is_symlink():
+        for folder in (self.folder.parent, self.folder):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            found = folder.lstat()
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+                raise Unavailable(f"{folder} belongs to somebody else; remove it, or set XDG_RUNTIME_DIR.")
+        if self.folder.stat().st_mode & 0o077:
             raise Unavailable(f"{self.folder} can be read by others; remove it, or set XDG_RUNTIME_DIR.")
+
+    def tidy(self) -> None:
+        """Remove what only a running stack has."""
+        for path in (self.socket, self.token_file, self.folder / "broker.sock"):
+            path.unlink(missing_ok=True)
 
     def new_token(self) -> str:
         """Write a new token and return it."""
@@ -44,6 +56,29 @@ class Place:
     def worker_log(self, device: str) -> Path:
         """Name the log of a worker."""
         return self.folder / f"worker-{device.replace(':', '-')}.log"
+
+
+def hold_lock(path: Path) -> IO[str] | None:
+    """Take the lock that a stack holds all its life; None when one has it."""
+    file = path.open("a")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return None
+    return file
+
+
+def order(settings: Settings, command: Sequence[str]) -> dict[str, Any]:
+    """Write down what a stack is started with; holds the store's password, so it goes by standard input."""
+    document = settings.model_dump(mode="json", exclude={"broker_url", "store_url"})
+    document |= {"broker_url": None, "store_url": settings.store}
+    return {"settings": document, "command": list(command)}
+
+
+def load_order(document: dict[str, Any]) -> tuple[Settings, Sequence[str]]:
+    """Read an order; every setting is named in it, so neither environment nor files are asked."""
+    return Settings(**document["settings"]), document["command"] or (sys.executable, "-m", "workers")
 
 
 def encode(message: dict[str, Any]) -> bytes:

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from celery import Celery
+from celery.signals import worker_process_init
 from redis import Redis
 
 from drkernel_q.evaluation import (
@@ -26,6 +27,7 @@ from drkernel_q.evaluation import (
     Outcome,
     Reply,
 )
+from drkernel_q.local.process import tether
 from drkernel_q.queue.app import EVALUATE, celery_app, queue_names
 from drkernel_q.queue.connection import connect
 from drkernel_q.queue.ledger import Claim, ClaimState, Ledger
@@ -42,8 +44,8 @@ def main() -> None:
     url = os.environ["DRKQ_BROKER_URL"]
     name = os.environ.get("ECHO_NAME", f"echo-{device}")
     lease_s = float(os.environ.get("ECHO_LEASE_S", "30"))
-    if os.environ.get("ECHO_BROKEN"):
-        raise SystemExit("the device is on fire")
+    if "ECHO_LAST_WORDS" in os.environ:
+        raise SystemExit(os.environ["ECHO_LAST_WORDS"])
     app = celery_app(url, visibility_timeout_s=float(os.environ.get("ECHO_VISIBILITY_S", "3600")))
     register(app, url, name, lease_s)
     queues = queue_names(socket.gethostname(), device)
@@ -60,6 +62,8 @@ def main() -> None:
         last_progress=now,
     )
     threading.Thread(target=_refresh, args=(url, card), daemon=True).start()
+    tie = tether(signal.SIGKILL)
+    worker_process_init.connect(lambda **_: tie(), weak=False)
     # fmt: off
     app.worker_main(
         ["worker", "-P", "prefork", "-c", "1", "-Q", ",".join(queues), "-n", f"{name}@%h", "--without-gossip",
