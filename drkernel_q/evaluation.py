@@ -137,6 +137,8 @@ class Timing(Value):
     """Largest change of a baseline's median from the first to the last block, as a fraction."""
     checked: int
     """Timed outputs, chosen in secret, that the judge compared with the reference."""
+    judge_ms: float | None = None
+    """Time of one candidate call by the judge's own clock, over bursts of calls; it bounds what can be claimed."""
     baselines: tuple[BaselineTiming, ...]
     """Every baseline, the first of them repeated above."""
 

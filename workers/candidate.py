@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from workers import integrity, profiling, sandbox
+from workers import integrity, launch, profiling, sandbox, state
 from workers.shared import PIN_BYTES, Segment, TensorSpec, flatten, layout, specs_from, unflatten
 from workers.stopwatch import Stopwatch
 from workers.wire import Channel, WireClosed, close_all
@@ -54,7 +54,8 @@ class Harness:
         self.slots: list[list[Tensor]] = []
         self.slot = 0
         self.last: list[Tensor] = []
-        self.depths = integrity.mode_depths()
+        self.tensors: list[Tensor] = []
+        self.before = self._observe()
         self.sync: Callable[[], None] = torch._C._cuda_synchronize if device == "cuda" else lambda: None
 
     def serve(self) -> None:
@@ -67,12 +68,15 @@ class Harness:
             "profile": self.profile,
             "arm": self.arm,
             "timed": self.timed,
+            "burst": self.burst,
             "snapshot": self.snapshot,
         }
         while True:
             message, fds = self.channel.receive(None)
             try:
                 reply = operations[message["op"]](message, fds) | {"ok": True}
+                if message["op"] != "timed":  # its time is watched by other means
+                    reply["state"] = state.changes(self.before, self._observe())
             except BaseException as error:  # noqa: BLE001 - the boundary around candidate code: any end is an answer
                 close_all([fd for fd in fds if _is_open(fd)])
                 reply = _failure(error, message["op"])
@@ -119,31 +123,40 @@ class Harness:
 
     def call(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Run one forward pass on the given inputs and put the outputs into the judge's memory."""
-        tensors = self._read(message, self.device)
-        inputs = [unflatten(skeleton, tensors) for skeleton in message["inputs"]]
-        if isinstance(self.model, nn.Module):
-            self.model.train(message["train"])
-        pristine = [tensor.clone() for tensor in tensors]
-        with profiling.launches(self.device) as counts, torch.set_grad_enabled(message["grad"]):
+        fresh = self._read(message, self.device)
+        self.tensors = _rewritten(self.tensors, fresh) if message["reuse"] else fresh
+        inputs = [unflatten(skeleton, self.tensors) for skeleton in message["inputs"]]
+        self._set_mode(message["train"])
+        pristine = [tensor.clone() for tensor in self.tensors]
+        _poison(self.device, message["sizes"], message["poison"])
+        watch = launch.suppressed if message["ablate"] else launch.counted
+        with watch(self.device) as counts, torch.set_grad_enabled(message["grad"]):
             start = time.perf_counter()
             result = self.model(*inputs)
             self.sync()
             seconds = time.perf_counter() - start
-        reply = self._deliver(result, tensors, self.segments[message["sink"]])
-        changed = not all(integrity.same_bits(old, new) for old, new in zip(pristine, tensors, strict=True))
-        launched = [[name, self._is_own(file), count] for (name, file), count in counts.items()]
+        reply = self._deliver(result, self.tensors, self.segments[message["sink"]])
+        changed = not all(integrity.same_bits(old, new) for old, new in zip(pristine, self.tensors, strict=True))
+        launched = [[name, self._is_own(file), count] for (name, file), count in (counts or {}).items()]
         return reply | {"changed": changed, "launches": launched, "seconds": seconds}
 
     def profile(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
-        """Profile forward passes on the given inputs."""
+        """Profile forward passes on the given inputs, and deliver the outputs of the last one."""
         tensors = self._read(message, self.device)
-        inputs = [unflatten(skeleton, tensors) for skeleton in message["inputs"]]
-        if isinstance(self.model, nn.Module):
-            self.model.train(message["train"])
+        # A copy for each pass, made before: a kernel that works in place would otherwise go on from its own results.
+        copies = [[tensor.clone() for tensor in tensors] for _ in range(message["calls"])]
+        self._set_mode(message["train"])
+        results: list[Any] = []
+
+        def forward() -> None:
+            fresh = copies.pop()
+            results[:] = [self.model(*(unflatten(skeleton, fresh) for skeleton in message["inputs"]))]
+
         with torch.no_grad():
-            rows, counts = profiling.record(self.device, lambda _: self.model(*inputs), message["calls"])
+            rows, counts = profiling.record(self.device, forward, message["calls"])
         own = sorted({name for name, file in counts if self._is_own(file)})
-        return {"rows": [list(row) for row in rows[: 4 * profiling.MAX_ROWS]], "own": own}
+        reply = self._deliver(results[0], tensors, self.segments[message["sink"]])
+        return reply | {"rows": [list(row) for row in rows[: 4 * profiling.MAX_ROWS]], "own": own}
 
     def arm(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Get ready to be timed on inputs that the judge will put into memory it has shared."""
@@ -169,9 +182,22 @@ class Harness:
         flatten(result, self.last)
         return {"ms": milliseconds}
 
+    def burst(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        """Make timed calls in a row on the inputs of the last one, while the judge looks at its own clock."""
+        assert self.stopwatch is not None
+        inputs = [unflatten(skeleton, self.slots[self.slot]) for skeleton in self.skeletons]
+        with torch.no_grad():
+            for _ in range(message["calls"]):
+                self.stopwatch.time(lambda: self.model(*inputs))
+        return {}
+
     def snapshot(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Deliver the outputs of the last timed call."""
         return self._deliver(list(self.last), (), self.segments[message["sink"]])
+
+    def _set_mode(self, train: bool) -> None:
+        if isinstance(self.model, nn.Module):
+            self.model.train(train)
 
     def _read(self, message: dict[str, Any], device: str) -> list[Tensor]:
         segment = self.segments[message["source"]]
@@ -182,8 +208,6 @@ class Harness:
         skeleton = flatten(result, outputs)
         parameters = list(self.model.parameters()) if isinstance(self.model, nn.Module) else []
         codes = integrity.output_codes(outputs, [*inputs, *parameters])
-        if integrity.mode_depths() != self.depths:
-            codes.append("E1")
         reply = {"skeleton": skeleton, "codes": codes, "tensors": None, "shapes": []}
         if "D3" not in codes and "C11" not in codes:
             reply["shapes"] = [[str(o.dtype).removeprefix("torch."), list(o.shape)] for o in outputs]
@@ -193,8 +217,29 @@ class Harness:
                 reply["tensors"] = [list(spec) for spec in specs]
         return reply
 
+    def _observe(self) -> dict[str, str]:
+        ours = (Stopwatch.time, integrity.output_codes, state.observe, Channel.send, Segment.write, flatten, layout)
+        return state.observe(self.device, ours)
+
     def _is_own(self, file: str) -> bool:
         return os.path.realpath(file) == os.path.realpath(self.path)
+
+
+def _rewritten(old: list[Tensor], new: list[Tensor]) -> list[Tensor]:
+    """Put new contents into old tensors behind their backs: same objects, same addresses, same version counters."""
+    if [(tensor.shape, tensor.dtype, tensor.stride()) for tensor in old] != [
+        (tensor.shape, tensor.dtype, tensor.stride()) for tensor in new
+    ]:
+        return new
+    for tensor, content in zip(old, new, strict=True):
+        tensor.data.copy_(content)
+    return old
+
+
+def _poison(device: str, sizes: list[int], pattern: int) -> None:
+    """Leave a pattern in memory that the allocator will hand out next, so that nobody finds old results there."""
+    blocks = [torch.empty(size, dtype=torch.uint8, device=device).fill_(pattern) for size in sizes for _ in range(2)]
+    blocks.clear()
 
 
 def _adopt_state(model: Any, given: dict[str, Tensor]) -> str:

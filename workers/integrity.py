@@ -80,11 +80,6 @@ def _address(tensor: Tensor) -> int:
     return tensor.untyped_storage().data_ptr()
 
 
-def mode_depths() -> tuple[int, int]:
-    """Return how many function modes and dispatch modes are on (attack E1 leaves one on)."""
-    return torch._C._len_torch_function_stack(), torch._C._len_torch_dispatch_stack()
-
-
 def same_bits(left: Tensor, right: Tensor) -> bool:
     """Whether two tensors hold the same bytes; NaN equals itself here."""
     if left.shape != right.shape or left.dtype != right.dtype:

@@ -32,7 +32,8 @@ from workers import integrity, profiling, timing, trial
 from workers.integrity import Finding, Weight
 from workers.reference import Reference
 from workers.remote import CandidateFailed, RemoteCandidate
-from workers.session import Session
+from workers.session import Session, pack_inputs
+from workers.trial import TrialResult
 from workers.wire import Channel
 from workers.zygote import Zygote
 
@@ -40,6 +41,8 @@ from workers.zygote import Zygote
 MAX_SOURCE_BYTES = 2**20
 #: Profiled forward passes.
 PROFILED_CALLS = {"cuda": 10, "cpu": 2}
+#: Most bytes of copies of inputs that they get, unless two passes need more.
+PROFILED_BYTES = 2 * 2**30
 
 
 class Facts:
@@ -119,50 +122,72 @@ class Judge:
         if size > MAX_SOURCE_BYTES:
             text = f"the source has {size} bytes; at most {MAX_SOURCE_BYTES} are judged"
             raise CandidateFailed(Outcome.COMPILE_ERROR, text)
-        self._check(reference)
-        if Stage.TIMING in self.protocol.stages and self.facts.outcome is Outcome.CORRECT:
-            self._time(reference)
+        result = self._check(reference)
+        measured = {Stage.TIMING, Stage.PROFILE} & set(self.protocol.stages)
+        if measured and result.outcome is Outcome.CORRECT:
+            self._measure(reference, result)
 
-    def _check(self, reference: Reference) -> None:
-        """Correctness, hack check and profile, in the first candidate process."""
+    def _check(self, reference: Reference) -> TrialResult:
+        """Correctness and hack check, in the first candidate process."""
+        facts = self.facts
         with self._candidate("load") as session:
             with self._stage("correctness"):
                 result = trial.run_trials(session, reference, self.protocol)
-            self.facts.correctness = result.correctness
-            self.facts.outcome = result.outcome
-            self.facts.error = result.detail
-            self.facts.findings += result.findings
-            if result.outcome is not Outcome.CORRECT:
-                return
-            if Stage.INTEGRITY in self.protocol.stages:
+            facts.correctness = result.correctness
+            facts.outcome = result.outcome
+            facts.error = result.detail
+            facts.findings += result.findings
+            if result.outcome is Outcome.CORRECT and Stage.INTEGRITY in self.protocol.stages:
                 with self._stage("integrity"):
                     source = self.request.kernel.source
-                    self.facts.findings += trial.check_modes(session, reference, self.protocol, result, source)
+                    facts.findings += trial.check_modes(session, reference, self.protocol, result, source)
+                    facts.findings += trial.check_contents(session, reference)
+        return result
+
+    def _measure(self, reference: Reference, result: TrialResult) -> None:
+        """Timing and profile, in a second, fresh candidate process that knows nothing of the first."""
+        with self._candidate("load_again") as session:
+            trial.build(session, reference)
+            if Stage.TIMING in self.protocol.stages:
+                with self._stage("timing"):
+                    self._time(session, reference)
             if Stage.PROFILE in self.protocol.stages:
                 with self._stage("profile"):
-                    self._profile(session, reference, result.own_launches)
+                    self._profile(session, reference, result)
 
-    def _profile(self, session: Session, reference: Reference, own_launches: int) -> None:
-        calls = PROFILED_CALLS[self.device]
-        rows, own = session.profile(reference.inputs(secrets.randbits(63)), calls, train=reference.train)
-        self.facts.profile = profiling.attribute(rows, own, calls)
-        if self.facts.profile.profile_ratio is None:
-            self.facts.findings.append(Finding("E13", Weight.FAILED, "the profiler recorded no device activity"))
-        elif own_launches and not self.facts.profile.launches and self.protocol.backend == "triton":
-            detail = "Triton launches were counted, but no kernel of the candidate took device time"
-            self.facts.findings.append(Finding("A7", Weight.HARD, detail))
-
-    def _time(self, reference: Reference) -> None:
-        """Timing, in a second, fresh candidate process that knows nothing of the first."""
-        seed = secrets.randbits(63)
-        with self._candidate("load_for_timing") as session, self._stage("timing"):
-            reference.build(seed)
-            session.build(reference, seed)
-            budget_s = self.protocol.timing_budget_s
-            self.facts.timing, faults = timing.time_both(session, reference, self.protocol.baselines, budget_s)
-        for fault in faults[:1]:
-            detail = f"outputs of timed calls, chosen in secret, are wrong ({len(faults)} of them): {fault}"
+    def _time(self, session: Session, reference: Reference) -> None:
+        race = timing.time_both(session, reference, self.protocol.baselines, self.protocol.timing_budget_s)
+        self.facts.timing = race.timing
+        if race.faults:
+            detail = f"outputs of timed calls, chosen in secret, are wrong ({len(race.faults)}): {race.faults[0]}"
             self.facts.findings.append(Finding("B5", Weight.HARD, detail))
+        if race.hidden_ms:
+            claimed = f"{race.timing.candidate_ms:.3g} ms were claimed for a call"
+            detail = f"{claimed}, the judge's own clock saw {race.timing.judge_ms:.3g} ms"
+            self.facts.findings.append(Finding("D10", Weight.HARD, detail))
+
+    def _profile(self, session: Session, reference: Reference, result: TrialResult) -> None:
+        """Profile the process that was timed, and hold it against the one that was checked."""
+        findings = self.facts.findings
+        inputs = reference.inputs(secrets.randbits(63))
+        expected = reference.expected(inputs)
+        counted = session.call(inputs, expected, train=reference.train)
+        size = max(pack_inputs(inputs)[3], 1)
+        calls = min(max(PROFILED_BYTES // size, 2), PROFILED_CALLS[self.device])
+        rows, own, answer = session.profile(inputs, expected, calls, train=reference.train)
+        profile = self.facts.profile = profiling.attribute(rows, own, calls)
+        for given, code in ((counted, "B5"), (answer, "E10")):
+            findings += trial.findings_of(given, reference)
+            if (compared := trial.compare(expected, given)).outcome is not Outcome.CORRECT:
+                findings.append(Finding(code, Weight.HARD, f"wrong after the timing: {compared.detail}"))
+        if counted.own_names != result.own_names:
+            detail = "other Triton kernels run in the process that was timed than in the one that was checked"
+            findings.append(Finding("A16", Weight.SOFT, detail))
+        if profile.profile_ratio is None:
+            findings.append(Finding("E13", Weight.FAILED, "the profiler recorded no device activity"))
+        elif counted.own_launches and not profile.launches and self.protocol.backend == "triton":
+            detail = "Triton launches were counted, but no kernel of the candidate took device time"
+            findings.append(Finding("A7", Weight.HARD, detail))
 
     @contextmanager
     def _candidate(self, stage: str) -> Iterator[Session]:

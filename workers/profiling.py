@@ -6,14 +6,14 @@ Device time counts kernels, copies and fills; CPU time never counts. On the `cpu
 a top-level torch operator each take the place of a kernel, by wall clock.
 """
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from drkernel_q.evaluation import KernelProfile, Origin, Profile
+from workers import launch
 
 #: Most rows that are kept of one profile.
 MAX_ROWS = 200
@@ -32,58 +32,29 @@ class Row(NamedTuple):
     times: int
 
 
-@contextmanager
-def launches(device: str) -> Iterator[dict[tuple[str, str], int]]:
-    """Count Triton launches by (kernel name, file of its function) while the context lasts."""
-    counts: dict[tuple[str, str], int] = defaultdict(int)
-    if device == "cpu":
-        from workers.interpreter import LaunchRecorder
-
-        with LaunchRecorder() as recorded:
-            yield counts
-        for launch in recorded:
-            counts[launch.name, launch.file] += 1
-        return
-    from triton.runtime.jit import JITFunction
-
-    original = JITFunction.run
-
-    def run(self: Any, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
-        kernel = original(self, *args, grid=grid, warmup=warmup, **kwargs)
-        if not warmup and kernel is not None:
-            counts[kernel.metadata.name, self.fn.__code__.co_filename] += 1
-        return kernel
-
-    JITFunction.run = run
-    try:
-        yield counts
-    finally:
-        JITFunction.run = original
-
-
-def record(device: str, call: Callable[[int], Any], calls: int) -> tuple[list[Row], dict[tuple[str, str], int]]:
-    """Profile `call(0) ... call(calls - 1)`; return device activity, and the Triton launches seen."""
+def record(device: str, call: Callable[[], Any], calls: int) -> tuple[list[Row], launch.Launches]:
+    """Profile `calls` calls; return device activity, and the Triton launches seen."""
     if device == "cuda":
-        with launches(device) as counts:
+        with launch.counted(device) as counts:
             rows = _record_cuda(call, calls)
-        return rows, dict(counts)
+        return rows, counts
     return _record_cpu(call, calls)
 
 
 def warm_up(device: str) -> None:
     """Pay for the first profiler session of a process (seconds on a GPU)."""
     if device == "cuda":
-        _record_cuda(lambda _: torch.zeros(1, device="cuda"), 1)
+        _record_cuda(lambda: torch.zeros(1, device="cuda"), 1)
 
 
-def _record_cuda(call: Callable[[int], Any], calls: int) -> list[Row]:
+def _record_cuda(call: Callable[[], Any], calls: int) -> list[Row]:
     from torch._C._autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
 
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
-        for index in range(calls):
-            call(index)
+        for _ in range(calls):
+            call()
         torch.cuda.synchronize()
     assert profiler.profiler is not None
     events = profiler.profiler.kineto_results.events()
@@ -102,7 +73,7 @@ def _is_operator(event: Any) -> bool:
     return "::" in event.name() and not event.is_user_annotation()
 
 
-def _record_cpu(call: Callable[[int], Any], calls: int) -> tuple[list[Row], dict[tuple[str, str], int]]:
+def _record_cpu(call: Callable[[], Any], calls: int) -> tuple[list[Row], launch.Launches]:
     from torch.profiler import ProfilerActivity, profile
 
     from workers.interpreter import LaunchRecorder
@@ -111,11 +82,9 @@ def _record_cpu(call: Callable[[int], Any], calls: int) -> tuple[list[Row], dict
         profile(activities=[ProfilerActivity.CPU]) as profiler,
         LaunchRecorder(annotate=_OWN_RANGE) as recorded,
     ):
-        for index in range(calls):
-            call(index)
-    counts: dict[tuple[str, str], int] = defaultdict(int)
-    for launch in recorded:
-        counts[launch.name, launch.file] += 1
+        for _ in range(calls):
+            call()
+    counts: launch.Launches = Counter((one.name, one.file) for one in recorded)
     sums: dict[tuple[str, str | None], tuple[float, int]] = {}
     for event in profiler.events() or ():
         if event.cpu_parent is not None:
@@ -124,7 +93,7 @@ def _record_cpu(call: Callable[[int], Any], calls: int) -> tuple[list[Row], dict
         key = (event.name.removeprefix(_OWN_RANGE), None if own else event.name)
         total, count = sums.get(key, (0.0, 0))
         sums[key] = (total + event.cpu_time_total, count + 1)
-    return [Row(name, operator, total, count) for (name, operator), (total, count) in sums.items()], dict(counts)
+    return [Row(name, operator, total, count) for (name, operator), (total, count) in sums.items()], counts
 
 
 def attribute(rows: Sequence[Row], own_names: set[str], calls: int) -> Profile:

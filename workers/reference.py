@@ -35,9 +35,10 @@ class Reference:
         self.train = train
         self.module = _execute(problem)
         self.init_args = self._call("get_init_inputs") if hasattr(self.module, "get_init_inputs") else []
-        if not isinstance(self.init_args, list | tuple):
-            raise BadProblem(f"get_init_inputs() of {problem.name} returns no list.")
         self.name = problem.name
+        if not isinstance(self.init_args, list | tuple):
+            raise BadProblem(f"get_init_inputs() of {self.name} returns no list.")
+        _leaves(self.init_args, f"get_init_inputs() of {self.name}")
         self._model: nn.Module | None = None
         self._exact_model: nn.Module | None = None
         self.compiled: dict[Baseline, Callable[..., Any]] = {}
@@ -55,16 +56,17 @@ class Reference:
         try:
             torch.manual_seed(seed)
             model = self.module.Model(*self.init_args)
-            if not isinstance(model, nn.Module):
-                raise BadProblem(f"Model of {self.name} is no torch.nn.Module.")
-            self._model = model.to(self.device).train(self.train)
+            if isinstance(model, nn.Module):
+                self._model = model.to(self.device).train(self.train)
         except (torch.OutOfMemoryError, MemoryError) as error:
             raise BadProblem(f"Model of {self.name} needs more memory than the device has.") from error
         except Exception as error:
             raise BadProblem(f"Model() of {self.name} raises {type(error).__name__}: {error}") from error
+        if not isinstance(model, nn.Module):
+            raise BadProblem(f"Model of {self.name} is no torch.nn.Module.")
         self._exact_model = None
         self.compiled.clear()
-        return self._model
+        return self.model
 
     @property
     def model(self) -> nn.Module:
@@ -85,15 +87,11 @@ class Reference:
             values = self._call("get_inputs")
         if not isinstance(values, list | tuple):
             raise BadProblem(f"get_inputs() of {self.name} returns no list but a {type(values).__name__}.")
-        tensors: list[Tensor] = []
-        try:
-            skeletons = [flatten(value, tensors) for value in values]
-        except TypeError as error:
-            raise BadProblem(f"get_inputs() of {self.name} returns {error}; tensors and scalars are wanted.") from error
+        tensors = _leaves(values, f"get_inputs() of {self.name}")
         if not tensors:
             raise BadProblem(f"get_inputs() of {self.name} returns no tensor.")
         moved = [tensor.detach().to(self.device) for tensor in tensors]
-        return [unflatten(skeleton, moved) for skeleton in skeletons]
+        return list(unflatten(flatten(values, []), moved))
 
     def run(self, inputs: Sequence[Any], baseline: Baseline = Baseline.EAGER) -> Any:
         """Run one forward pass in the reference's own precision, without gradients."""

@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 
 from drkernel_q.evaluation import Outcome
-from workers import integrity
+from workers import integrity, state
 from workers.correctness import Expected
 from workers.profiling import Row
 from workers.reference import Reference
 from workers.remote import CandidateFailed, RemoteCandidate, claimed_text
 from workers.shared import PIN_BYTES, Segment, TensorSpec, flatten, layout, shape_of, specs_from
 
-#: Codes that a harness may report.
-_CODES = frozenset({*integrity.OUTPUT_RULES, "E1"})
+#: Patterns that memory is poisoned with in turn: NaN for every float, and a large finite number.
+POISON = (0xFF, 0x4B)
 #: No call takes less, milliseconds: a shorter claim is nonsense, and would make a speedup that is no number.
 SHORTEST_MS = 1e-5
 #: What broken claims raise where they are read.
@@ -34,11 +34,15 @@ class Answer(NamedTuple):
     """Correct as far as structure, shapes and dtypes go, or what is wrong with them."""
     detail: str | None
     codes: tuple[str, ...]
-    """Codes of `workers.integrity.OUTPUT_RULES` and `E1` that the harness saw."""
+    """Codes of `workers.integrity.OUTPUT_RULES` that the harness saw."""
+    state: tuple[str, ...] = ()
+    """What of `workers.state.CODES` differs from before the candidate was loaded."""
     changed: bool = False
     """Whether the inputs were written to."""
     own_launches: int = 0
     """Launches of Triton functions of the candidate's file."""
+    own_names: frozenset[str] = frozenset()
+    """Their names."""
     other_launches: int = 0
     """Launches of other Triton functions."""
     seconds: float = 0.0
@@ -61,6 +65,7 @@ class Session:
         self.device = device
         self.longest_s = deadline_s
         self.ends_at = ends_at
+        self._calls = 0
         self._source: Segment | None = None
         self._sink: Segment | None = None
 
@@ -85,30 +90,63 @@ class Session:
         message = {"seed": seed, "train": reference.train, "arguments": arguments, "state": list(state)}
         return str(self._ask("build", message | self._put([*tensors, *state.values()])).get("state"))
 
-    def call(self, inputs: Sequence[Any], expected: Expected, *, train: bool, grad: bool = False) -> Answer:
-        """Run one forward pass on copies of `inputs`."""
+    def call(
+        self,
+        inputs: Sequence[Any],
+        expected: Expected,
+        *,
+        train: bool,
+        grad: bool = False,
+        reuse: bool = False,
+        ablate: bool = False,
+    ) -> Answer:
+        """Run one forward pass on copies of `inputs`.
+
+        With `reuse` the contents come to lie in the tensors of the call before; with `ablate` no Triton launch happens.
+        """
         skeletons, tensors, _, _ = pack_inputs(inputs)
         sink = self._take(expected)
-        message = {"inputs": skeletons, "train": train, "grad": grad, "sink": sink.fd}
+        self._calls += 1
+        message = {
+            "inputs": skeletons,
+            "train": train,
+            "grad": grad,
+            "reuse": reuse,
+            "ablate": ablate,
+            "poison": POISON[self._calls % len(POISON)],
+            "sizes": [tensor.numel() * tensor.element_size() for tensor in expected.working],
+            "sink": sink.fd,
+        }
         reply = self._ask("call", message | self._put(tensors))
         with _reading("launches"):
-            own, other = _launches(reply["launches"])
+            own, other, names = _launches(reply["launches"])
             seconds = _number(reply["seconds"])
         return self._answer(reply, expected, sink)._replace(
-            changed=reply.get("changed") is not False, own_launches=own, other_launches=other, seconds=seconds
+            changed=reply.get("changed") is not False,
+            own_launches=own,
+            own_names=names,
+            other_launches=other,
+            seconds=seconds,
         )
 
-    def profile(self, inputs: Sequence[Any], calls: int, *, train: bool) -> tuple[list[Row], set[str]]:
-        """Profile `calls` forward passes; return device activity and the names of the candidate's own kernels."""
+    def profile(
+        self, inputs: Sequence[Any], expected: Expected, calls: int, *, train: bool
+    ) -> tuple[list[Row], set[str], Answer]:
+        """Profile `calls` forward passes.
+
+        Returns device activity, the names of the candidate's own kernels, and what the last pass gave.
+        """
         skeletons, tensors, _, _ = pack_inputs(inputs)
-        message = {"inputs": skeletons, "calls": calls, "train": train}
+        sink = self._take(expected)
+        message = {"inputs": skeletons, "calls": calls, "train": train, "sink": sink.fd}
         reply = self._ask("profile", message | self._put(tensors))
         with _reading("profile"):
             rows = [
                 Row(claimed_text(name), None if operator is None else claimed_text(operator), _number(us), int(times))
                 for name, operator, us, times in reply["rows"]
             ]
-            return rows, {claimed_text(name) for name in reply["own"]}
+            own = {claimed_text(name) for name in reply["own"]}
+        return rows, own, self._answer(reply, expected, sink)
 
     def arm(self, segment: Segment, skeletons: Sequence[Any], specs: Sequence[TensorSpec]) -> None:
         """Show the process where the inputs of timed calls will appear."""
@@ -125,6 +163,12 @@ class Session:
             if not SHORTEST_MS <= milliseconds <= most_ms:
                 raise ValueError(f"{milliseconds:.3g} ms within {most_ms:.3g} ms")
             return milliseconds
+
+    def burst(self, calls: int) -> float:
+        """Let the process make timed calls in a row; return the seconds that passed on the judge's own clock."""
+        start = time.perf_counter()
+        self._ask("burst", {"calls": calls})
+        return time.perf_counter() - start
 
     def snapshot(self, expected: Expected) -> Answer:
         """Take the outputs of the last timed call, as a plain list."""
@@ -161,17 +205,17 @@ class Session:
 
     def _answer(self, reply: dict[str, Any], expected: Expected, sink: Segment) -> Answer:
         with _reading("outputs"):
-            codes = tuple(reply["codes"])
-            if not _CODES.issuperset(codes):
+            codes, changes = tuple(reply["codes"]), tuple(reply["state"])
+            if not (integrity.OUTPUT_RULES.keys() >= set(codes) and state.CODES.keys() >= set(changes)):
                 raise ValueError("unknown codes")
             fault = _structure_fault(reply, expected)
             if fault is not None:
-                return Answer(None, *fault, codes)
+                return Answer(None, *fault, codes, changes)
             specs = specs_from(reply["tensors"], sink.size)
             for spec, working in zip(specs, expected.working, strict=True):
                 if (spec.dtype, spec.shape) != (_name(working.dtype), list(working.shape)):
                     raise ValueError("places that do not fit the shapes")
-            return Answer(sink.read(specs, self.device), Outcome.CORRECT, None, codes)
+            return Answer(sink.read(specs, self.device), Outcome.CORRECT, None, codes, changes)
 
 
 @contextmanager
@@ -212,14 +256,16 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _launches(rows: Any) -> tuple[int, int]:
+def _launches(rows: Any) -> tuple[int, int, frozenset[str]]:
     own = other = 0
-    for _, is_own, count in rows:
+    names = set()
+    for name, is_own, count in rows:
         if is_own is True:
             own += int(count)
+            names.add(claimed_text(name))
         else:
             other += int(count)
-    return own, other
+    return own, other, frozenset(names)
 
 
 def _number(value: Any) -> float:

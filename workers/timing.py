@@ -26,6 +26,14 @@ SLOTS = 3
 #: Warm-up of each side, seconds and calls at least.
 WARM_UP_S = {"cuda": 0.2, "cpu": 0.0}
 WARM_UP_CALLS = {"cuda": 5, "cpu": 1}
+#: Two-clock rule: calls of the shorter burst, repeats, and calls so slow that one is enough.
+BURST = {"cuda": 8, "cpu": 2}
+BURSTS = 3
+SLOW_MS = 300.0
+#: Share of a call that a claim may lack, noise that is always allowed, and measurements before it counts as a lie.
+MOST_HIDDEN = {"cuda": 0.3, "cpu": 0.6}
+FLOOR_NOISE_MS = {"cuda": 0.02, "cpu": 2.0}
+CLOCK_CHECKS = 3
 #: Resamples of the bootstrap; 95 % interval.
 RESAMPLES = 2000
 _LOW, _HIGH = 2.5, 97.5
@@ -57,6 +65,29 @@ class Side(Protocol):
     def timed(self) -> float:
         """Draw fresh inputs and time one call on them, milliseconds."""
         ...
+
+
+class Bursting(Protocol):
+    """Something that can make timed calls in a row."""
+
+    def burst(self, calls: int) -> float:
+        """Make `calls` timed calls; return the seconds that passed on the judge's clock."""
+        ...
+
+
+class EmptySide:
+    """Nothing, timed in the judge: what flush, spin and synchronization cost by themselves."""
+
+    def __init__(self, stopwatch: Stopwatch) -> None:
+        """Use the judge's stopwatch."""
+        self.stopwatch = stopwatch
+
+    def burst(self, calls: int) -> float:
+        """Time nothing `calls` times; return the seconds that passed."""
+        start = time.perf_counter()
+        for _ in range(calls):
+            self.stopwatch.time(lambda: None)
+        return time.perf_counter() - start
 
 
 class ReferenceSide:
@@ -109,6 +140,10 @@ class CandidateSide:
         self.segment.write(specs, tensors)
         return self.session.timed()
 
+    def burst(self, calls: int) -> float:
+        """Let the candidate make timed calls in a row; return the seconds that passed on the judge's clock."""
+        return self.session.burst(calls)
+
     def keep(self) -> None:
         """Take the outputs of the call just made."""
         answer = self.session.snapshot(self.expected_like)
@@ -128,10 +163,18 @@ class CandidateSide:
         return count
 
 
-def time_both(
-    session: Session, reference: Reference, baselines: Sequence[Baseline], budget_s: float
-) -> tuple[Timing, list[str]]:
-    """Time the candidate against every baseline; return the timing, and what was wrong with checked outputs."""
+class Race(NamedTuple):
+    """What came of timing both sides."""
+
+    timing: Timing
+    faults: list[str]
+    """What was wrong with checked outputs of timed calls."""
+    hidden_ms: float
+    """Time of one call that the judge's clock saw and the candidate's claim lacks; 0 when they agree within noise."""
+
+
+def time_both(session: Session, reference: Reference, baselines: Sequence[Baseline], budget_s: float) -> Race:
+    """Time the candidate against every baseline, and hold its claims against the judge's own clock."""
     device = reference.device
     stopwatch = Stopwatch(device)
     candidate = CandidateSide(session, reference)
@@ -145,8 +188,43 @@ def time_both(
             last = block == counts.blocks - 1
             times[id(side)].append(_run_block(side, counts, check_last=last))
         checked += candidate.check()
-    timing = summarize({name: times[id(references[name])] for name in baselines}, times[id(candidate)], checked)
-    return timing, candidate.faults
+    own = times[id(candidate)]
+    timing = summarize({name: times[id(references[name])] for name in baselines}, own, checked)
+    empty = EmptySide(stopwatch)
+    for _ in range(CLOCK_CHECKS):
+        clock = judge_clock(candidate, empty, device, timing.candidate_ms)
+        hidden_ms = clock.least_ms - timing.candidate_ms
+        if hidden_ms <= max(MOST_HIDDEN[device] * clock.least_ms, clock.noise_ms):
+            hidden_ms = 0.0
+            break
+    timing = timing.model_copy(update={"judge_ms": clock.median_ms})
+    return Race(timing, candidate.faults, hidden_ms)
+
+
+class Clock(NamedTuple):
+    """One candidate call by the judge's own clock."""
+
+    median_ms: float
+    least_ms: float
+    """The smallest of the repeats: whatever else the machine did, a call took no less."""
+    noise_ms: float
+    """How far that may be off."""
+
+
+def judge_clock(candidate: Bursting, empty: Bursting, device: str, claimed_ms: float) -> Clock:
+    """Time one candidate call by the judge's clock (the two-clock rule).
+
+    The clock sees bursts of k and 3k calls; the slope between them leaves out what a request costs, and the slope of
+    empty calls leaves out flush, spin and synchronization.
+    """
+    few = BURST[device] if claimed_ms < SLOW_MS else 1
+
+    def slopes(side: Bursting) -> list[float]:
+        return [(side.burst(3 * few) - side.burst(few)) / (2 * few) * 1e3 for _ in range(BURSTS)]
+
+    both, base = slopes(candidate), slopes(empty)
+    net = [slope - float(np.median(base)) for slope in both]
+    return Clock(max(float(np.median(net)), 0.0), max(min(net), 0.0), float(np.ptp(base)) + FLOOR_NOISE_MS[device])
 
 
 def _warm_up(side: Side, device: str) -> float:

@@ -1,14 +1,16 @@
-"""Trials: correctness on secret fresh inputs, and the hack check in both module modes."""
+"""Trials and probes: correctness on secret fresh inputs, and the hack check around it."""
 
 import secrets
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from drkernel_q.errors import BadProblem
 from drkernel_q.evaluation import Correctness, Outcome, Protocol
-from workers import correctness, integrity
-from workers.correctness import Comparison
+from workers import correctness, integrity, probe, state
+from workers.correctness import Comparison, Expected
 from workers.integrity import Finding, Weight
 from workers.reference import Reference
+from workers.remote import CandidateFailed
 from workers.session import Answer, Session, pack_inputs
 
 
@@ -21,6 +23,8 @@ class TrialResult(NamedTuple):
     findings: list[Finding]
     own_launches: int
     """Launches of the candidate's own Triton functions, over all trials."""
+    own_names: frozenset[str]
+    """Their names."""
     other_launches: int
     seconds: float
     """Wall time of the last trial's call, as the candidate's process saw it."""
@@ -41,27 +45,24 @@ def check_inputs(reference: Reference) -> None:
 
 
 def run_trials(session: Session, reference: Reference, protocol: Protocol) -> TrialResult:
-    """Run all trials, spread over the weight seeds, until one fails."""
+    """Run all trials, spread over the weight seeds, until one fails.
+
+    Every second trial puts its inputs into the tensors of the one before, behind their backs: same objects, addresses
+    and version counters, other contents (the freshness probe, tricks B1 and B6).
+    """
     findings: dict[Finding, None] = {}
     results: list[Comparison] = []
-    own = other = 0
-    seconds = 0.0
+    answers: list[Answer] = []
     degenerate = False
     for number in range(protocol.trials):
         if number % -(-protocol.trials // protocol.weight_seeds) == 0:
-            seed = secrets.randbits(63)
-            reference.build(seed)
-            session.build(reference, seed)
+            build(session, reference)
         inputs = reference.inputs(secrets.randbits(63))
         expected = reference.expected(inputs)
         degenerate = degenerate or (number == 0 and correctness.is_degenerate(expected))
-        answer = session.call(inputs, expected, train=reference.train)
-        findings |= dict.fromkeys(_output_findings(answer, reference))
-        own, other, seconds = own + answer.own_launches, other + answer.other_launches, answer.seconds
-        if answer.outputs is None:
-            results.append(Comparison(answer.outcome, answer.detail, allclose=False))
-        else:
-            results.append(correctness.compare(expected, answer.outputs))
+        answers.append(session.call(inputs, expected, train=reference.train, reuse=number % 2 == 1))
+        findings |= dict.fromkeys(findings_of(answers[-1], reference))
+        results.append(compare(expected, answers[-1]))
         if results[-1].outcome is not Outcome.CORRECT:
             break
     if degenerate:
@@ -71,10 +72,25 @@ def run_trials(session: Session, reference: Reference, protocol: Protocol) -> Tr
         correctness=_summarize(results, protocol.trials),
         detail=results[-1].detail,
         findings=list(findings),
-        own_launches=own,
-        other_launches=other,
-        seconds=seconds,
+        own_launches=sum(answer.own_launches for answer in answers),
+        own_names=frozenset().union(*(answer.own_names for answer in answers)),
+        other_launches=sum(answer.other_launches for answer in answers),
+        seconds=answers[-1].seconds,
     )
+
+
+def build(session: Session, reference: Reference) -> None:
+    """Make both models anew, under a fresh seed of the weights."""
+    seed = secrets.randbits(63)
+    reference.build(seed)
+    session.build(reference, seed)
+
+
+def compare(expected: Expected, answer: Answer) -> Comparison:
+    """Compare an answer with the reference, structure first."""
+    if answer.outputs is None:
+        return Comparison(answer.outcome, answer.detail, allclose=False)
+    return correctness.compare(expected, answer.outputs)
 
 
 def _summarize(results: list[Comparison], planned: int) -> Correctness:
@@ -96,38 +112,97 @@ def _summarize(results: list[Comparison], planned: int) -> Correctness:
     )
 
 
-def _output_findings(answer: Answer, reference: Reference) -> list[Finding]:
-    found = []
-    for code in answer.codes:
-        if code in reference.own_codes:
-            continue
-        weight, detail = integrity.OUTPUT_RULES.get(code, (Weight.HARD, "torch was left in a mode of the candidate's"))
-        found.append(Finding(code, weight, detail))
+def findings_of(answer: Answer, reference: Reference) -> list[Finding]:
+    """Turn what the harness saw around one call into findings."""
+    codes = [code for code in answer.codes if code not in reference.own_codes]
+    found = [Finding(code, *integrity.OUTPUT_RULES[code]) for code in codes]
+    for name in answer.state:
+        weight = Weight.SOFT if name in state.SOFT else Weight.HARD
+        found.append(Finding(state.CODES[name], weight, f"the candidate changed the process it runs in: {name}"))
     if answer.changed and not reference.changes_inputs:
         found.append(Finding("C4", Weight.SOFT, "the inputs were written to; the reference leaves them alone"))
     return found
 
 
-def check_modes(  # noqa: PLR0911 - one case a line
+def check_contents(session: Session, reference: Reference) -> list[Finding]:
+    """Probe whether outputs follow the contents of inputs: one element, one row, another structure, gradients on."""
+    inputs = reference.inputs(secrets.randbits(63))
+    expected = reference.expected(inputs)
+    found = _probe(session, reference, inputs, expected, Finding("B1", Weight.HARD, "a fresh input"))
+    for change, code, what in (
+        (probe.one_element, "B2", "one element of an input was changed in place"),
+        (probe.one_row, "B2", "one row of an input was changed in place"),
+        (probe.structured, "A14", "the values of an input were arranged otherwise"),
+    ):
+        moved = probe.changed(inputs, change)
+        if moved is None:
+            break
+        inputs = moved
+        expected = reference.expected(inputs)
+        found += _probe(session, reference, inputs, expected, Finding(code, Weight.HARD, what), reuse=True)
+    try:
+        found += _probe(
+            session, reference, inputs, expected, Finding("A8", Weight.HARD, "gradients were on"), grad=True
+        )
+    except CandidateFailed as failed:
+        if failed.outcome is not Outcome.RUNTIME_ERROR:
+            raise
+        found.append(Finding("A8", Weight.NOTE, "the kernel cannot be called with gradients on"))
+    return found
+
+
+def _probe(
+    session: Session, reference: Reference, inputs: Sequence[Any], expected: Expected, finding: Finding, **how: bool
+) -> list[Finding]:
+    """Make one call; return `finding` if its outputs are wrong, and whatever the harness saw."""
+    answer = session.call(inputs, expected, train=reference.train, **how)
+    result = compare(expected, answer)
+    found = findings_of(answer, reference)
+    if result.outcome is not Outcome.CORRECT:
+        found.append(finding._replace(detail=f"wrong when {finding.detail}: {result.detail}"))
+    return found
+
+
+def check_modes(
     session: Session, reference: Reference, protocol: Protocol, result: TrialResult, source: str
 ) -> list[Finding]:
     """Look at which Triton kernels run in `train()` and in `eval()` (the hack check of the article, section 4.3)."""
     if protocol.backend != "triton":
         return []
     inputs = reference.inputs(secrets.randbits(63))
+    expected = reference.expected(inputs)
     scored, other = ("train", "eval") if reference.train else ("eval", "train")
-    answer = session.call(inputs, reference.expected(inputs), train=not reference.train)
+    answer = session.call(inputs, expected, train=not reference.train)
     times = f"{scored} {result.seconds * 1e3:.3g} ms, {other} {answer.seconds * 1e3:.3g} ms end to end"
-    if result.own_launches:
-        if answer.own_launches:
-            return []
+    if not result.own_launches:
+        return [_no_launches(answer, result, source, f"{other}() and not in {scored}(), which is scored ({times})")]
+    found = []
+    if not answer.own_launches:
         detail = f"the candidate's Triton kernels run in {scored}() and not in {other}() ({times})"
-        return [Finding("A9", Weight.NOTE, detail)]
+        found.append(Finding("A9", Weight.NOTE, detail))
+    return found + _check_ablation(session, reference)
+
+
+def _no_launches(answer: Answer, result: TrialResult, source: str, where: str) -> Finding:
     if answer.own_launches:
-        detail = f"the candidate's Triton kernels run in {other}() and not in {scored}(), which is scored ({times})"
-        return [Finding("A9", Weight.HARD, detail)]
+        return Finding("A9", Weight.HARD, f"the candidate's Triton kernels run in {where}")
     if result.other_launches:
-        return [Finding("A22", Weight.HARD, "the only Triton kernels that ran are not of the candidate's own file")]
+        return Finding("A22", Weight.HARD, "the only Triton kernels that ran are not of the candidate's own file")
     if "@triton.jit" in source:
-        return [Finding("A4", Weight.HARD, "Triton kernels are defined, and none was launched")]
-    return [Finding("A1", Weight.HARD, "no Triton kernel of the candidate ran: torch does all the work")]
+        return Finding("A4", Weight.HARD, "Triton kernels are defined, and none was launched")
+    return Finding("A1", Weight.HARD, "no Triton kernel of the candidate ran: torch does all the work")
+
+
+def _check_ablation(session: Session, reference: Reference) -> list[Finding]:
+    """Suppress every Triton launch: if the outputs are right all the same, the kernels are decoration (A5)."""
+    inputs = reference.inputs(secrets.randbits(63))  # fresh, so that what lies in memory is not the answer
+    expected = reference.expected(inputs)
+    try:
+        answer = session.call(inputs, expected, train=reference.train, ablate=True)
+    except CandidateFailed as failed:
+        if failed.outcome in (Outcome.RUNTIME_ERROR, Outcome.COMPILE_ERROR):
+            return []  # something needs what the kernels compute
+        raise
+    if compare(expected, answer).outcome is not Outcome.CORRECT:
+        return []
+    return [Finding("A5", Weight.HARD, "the outputs are right although every Triton launch was suppressed")]

@@ -1,0 +1,59 @@
+"""Probes: inputs made from drawn ones, on which an honest kernel is as right as on any other.
+
+They use no value that the drawn input does not hold, so they stay within the reference's domain, and they leave zeros
+where they are, so that triangular and sparse inputs keep their structure.
+"""
+
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from workers.session import pack_inputs
+from workers.shared import unflatten
+
+Change = Callable[[Tensor], None]
+
+
+def changed(inputs: Sequence[Any], change: Change) -> list[Any] | None:
+    """Return copies of `inputs` with `change` made to one floating-point tensor of them; None when there is none."""
+    skeletons, tensors, _, _ = pack_inputs(inputs)
+    copies = [tensor.clone() for tensor in tensors]
+    open_to_change = [tensor for tensor in copies if tensor.is_floating_point() and tensor.numel() > 1]
+    if not open_to_change:
+        return None
+    change(secrets.choice(open_to_change))
+    return [unflatten(skeleton, copies) for skeleton in skeletons]
+
+
+def one_element(tensor: Tensor) -> None:
+    """Give one element, at a random place, the tensor's largest or smallest value, whichever is farther away."""
+    flat = tensor.reshape(-1) if tensor.is_contiguous() else tensor.view(-1)
+    index = secrets.randbelow(tensor.numel())
+    low, high = flat.min(), flat.max()
+    flat[index] = low if flat[index] - low > high - flat[index] else high
+
+
+def one_row(tensor: Tensor) -> None:
+    """Reverse one row (along the last dimension), at a random place; of a single row, move it by one."""
+    rows = tensor.reshape(-1, tensor.shape[-1]) if tensor.dim() > 1 else tensor.reshape(1, -1)
+    row = rows[secrets.randbelow(len(rows))]
+    row.copy_(row.flip(0) if tensor.dim() > 1 else row.roll(1))
+
+
+def structured(tensor: Tensor) -> None:
+    """Sort every second row and move the rest, leaving zeros where they are; symmetric matrices stay as they are."""
+    if tensor.dim() > 1 and tensor.shape[-1] == tensor.shape[-2] and bool((tensor == tensor.mT).all()):
+        return
+    if bool((tensor == 0).any()):
+        return
+    rows = tensor.reshape(-1, tensor.shape[-1]) if tensor.dim() > 1 else tensor.reshape(1, -1)
+    rows[::2] = rows[::2].sort(dim=1).values
+    rows[1::2] = rows[1::2].roll(secrets.randbelow(rows.shape[1]), dims=1)
+
+
+def outputs_differ(left: Sequence[Tensor], right: Sequence[Tensor]) -> bool:
+    """Whether any output differs in any bit."""
+    return any(not torch.equal(first, second) for first, second in zip(left, right, strict=True))
