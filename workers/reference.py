@@ -38,7 +38,7 @@ class Reference:
         self.name = problem.name
         if not isinstance(self.init_args, list | tuple):
             raise BadProblem(f"get_init_inputs() of {self.name} returns no list.")
-        _leaves(self.init_args, f"get_init_inputs() of {self.name}")
+        _take_apart(self.init_args, f"get_init_inputs() of {self.name}")
         self._model: nn.Module | None = None
         self._exact_model: nn.Module | None = None
         self.compiled: dict[Baseline, Callable[..., Any]] = {}
@@ -87,11 +87,11 @@ class Reference:
             values = self._call("get_inputs")
         if not isinstance(values, list | tuple):
             raise BadProblem(f"get_inputs() of {self.name} returns no list but a {type(values).__name__}.")
-        tensors = _leaves(values, f"get_inputs() of {self.name}")
+        skeleton, tensors = _take_apart(values, f"get_inputs() of {self.name}")
         if not tensors:
             raise BadProblem(f"get_inputs() of {self.name} returns no tensor.")
         moved = [tensor.detach().to(self.device) for tensor in tensors]
-        return list(unflatten(flatten(values, []), moved))
+        return list(unflatten(skeleton, moved))
 
     def run(self, inputs: Sequence[Any], baseline: Baseline = Baseline.EAGER) -> Any:
         """Run one forward pass in the reference's own precision, without gradients."""
@@ -125,6 +125,8 @@ class Reference:
             raise BadProblem(f"Model of {self.name} returns no tensor.")
         owned = [*_leaves(copies), *self.model.parameters(), *self.model.buffers()]
         self.own_codes |= frozenset(integrity.output_codes(working, owned))
+        if {"D3", "C11"} & self.own_codes:
+            raise BadProblem(f"Model of {self.name} returns something else than plain dense tensors.")
         self.changes_inputs |= not all(map(integrity.same_bits, _leaves(inputs), _leaves(copies)))
         if state is not None:
             self.model.load_state_dict(state)
@@ -145,7 +147,7 @@ class Reference:
             with torch.no_grad():
                 outputs: list[Tensor] = []
                 flatten(self._exact_model(*(unflatten(skeleton, wide) for skeleton in skeletons)), outputs)
-        except (RuntimeError, TypeError, ValueError):
+        except Exception:  # noqa: BLE001 - whatever trusted code raises when it gets fp64: it cannot be run so
             return None
         return outputs
 
@@ -169,6 +171,19 @@ def _execute(problem: Problem) -> types.ModuleType:
         if not callable(getattr(module, name, None)):
             raise BadProblem(f"{problem.name} defines no {name}.")
     return module
+
+
+def _take_apart(value: Any, source: str) -> tuple[Any, list[Tensor]]:
+    """Return skeleton and tensors of what `source` returned.
+
+    Raises:
+        BadProblem: something is in it that is neither tensor nor scalar.
+    """
+    tensors: list[Tensor] = []
+    try:
+        return flatten(value, tensors), tensors
+    except TypeError as error:
+        raise BadProblem(f"{source} returns {error}; tensors and scalars are wanted.") from error
 
 
 def _leaves(values: Sequence[Any]) -> list[Tensor]:
