@@ -44,6 +44,12 @@ class Expected(NamedTuple):
     """Longest dimension of inputs and parameters: a bound on the length of a reduction."""
 
 
+def outline(expected: Expected) -> Expected:
+    """Keep the structure, shapes and dtypes of what is expected, without the memory of its values."""
+    shapes = [torch.empty_like(tensor, device="meta") for tensor in expected.working]
+    return expected._replace(working=shapes, exact=[None] * len(shapes))
+
+
 class Errors(NamedTuple):
     """Error of one output: of one side against fp64."""
 

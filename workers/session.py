@@ -17,6 +17,8 @@ from workers.reference import Reference
 from workers.remote import CandidateFailed, RemoteCandidate, claimed_text
 from workers.shared import PIN_BYTES, Segment, TensorSpec, flatten, layout, shape_of, specs_from
 
+#: From this size on, the judge gives cached device memory back before the candidate runs, bytes.
+LARGE_BYTES = 2**30
 #: Patterns that memory is poisoned with in turn: NaN for every float, and a large finite number.
 POISON = (0xFF, 0x4B)
 #: No call takes less, milliseconds: a shorter claim is nonsense, and would make a speedup that is no number.
@@ -186,6 +188,8 @@ class Session:
             old, self._source = self._source, self._share(Segment.create(size, ours=True), writable=False)
             _close(old)
         self._source.write(specs, tensors)
+        if self.device == "cuda" and size > LARGE_BYTES:
+            torch.cuda.empty_cache()  # what the judge has cached, the candidate cannot have
         return {"source": self._source.fd, "tensors": [list(spec) for spec in specs]}
 
     def _take(self, expected: Expected) -> Segment:

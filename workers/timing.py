@@ -124,7 +124,7 @@ class CandidateSide:
         self.reference = reference
         self.seed = secrets.randbits(63)
         inputs = reference.inputs(self.seed)
-        self.expected_like = reference.expected(inputs)
+        self.expected_like = correctness.outline(reference.expected(inputs))
         skeletons, _, self.specs, size = pack_inputs(inputs)
         self.segment = Segment.create(size, ours=True)
         session.arm(self.segment, skeletons, self.specs)

@@ -6,7 +6,7 @@ import time
 from drkernel_q.evaluation import Evaluation
 from tests.judging import EXAMPLES, KERNELS, Bench, builtin
 
-WRAPPER = "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return torch.softmax(x, -1)\n"
+WRAPPER = "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    forward = staticmethod(torch.nn.Softmax(-1))\n"
 
 
 def main() -> None:
