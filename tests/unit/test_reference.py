@@ -126,6 +126,17 @@ def test_a_training_pass_leaves_the_state_as_it_was() -> None:
     assert same_bits(first.exact[0], second.exact[0])
 
 
+def test_every_training_pass_begins_with_the_same_state() -> None:
+    steps = "self.register_buffer('steps', torch.zeros(1))"
+    made = reference(model("self.steps += 1; return x[0] * self.steps", init=steps), train=True)
+    inputs = made.inputs(1)
+    for _ in range(2):
+        expected = made.expected(inputs)
+        assert expected.exact[0] is not None
+        assert torch.equal(expected.working[0], inputs[0])
+        assert torch.equal(expected.exact[0], inputs[0].double())
+
+
 def test_inputs_are_not_changed_and_a_change_is_noticed() -> None:
     made = reference(model("return x[0].relu_()"))
     inputs = made.inputs(1)
