@@ -77,7 +77,9 @@ def clean_environment(workdir: str) -> dict[str, str]:
     )
     environment = {name: os.environ[name] for name in keep if name in os.environ}
     environment |= {name: f"{workdir}/{name.lower()}" for name in caches}
-    environment |= {"HOME": workdir, "TMPDIR": workdir, "USER": "candidate", "TORCH_CPP_LOG_LEVEL": "ERROR"}
+    environment |= {"HOME": workdir, "TMPDIR": workdir, "USER": "candidate"}
+    # The profiler would write its own news to the candidate's output.
+    environment |= {"TORCH_CPP_LOG_LEVEL": "ERROR", "KINETO_LOG_LEVEL": "99"}
     if "TRITON_INTERPRET" in os.environ:
         environment["TRITON_INTERPRET"] = os.environ["TRITON_INTERPRET"]
     return environment

@@ -310,6 +310,7 @@ def _boot(config: ZygoteConfig) -> dict[str, Any]:
 
     if config.device == "cpu":
         interpreter.install()
+    import torch._inductor.config  # the first session of the profiler imports it, which takes over a second
     import torch.profiler
 
     from workers import candidate, judge  # noqa: F401 - imported once here instead of in every fork
