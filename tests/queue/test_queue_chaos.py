@@ -298,3 +298,15 @@ async def test_over_tls(start_worker: StartWorker, unused_tcp_port: int, tmp_pat
         start_worker(broker)
         async with EvaluationQueue(broker.url) as queue:
             assert (await queue.evaluate(echo_request("sealed"))).stdout == "sealed"
+
+
+async def test_a_user_with_few_rights_is_enough(start_worker: StartWorker) -> None:
+    """The rights that docs/decisions/0003-queue.md names, for clients and workers of a cluster."""
+    rights = "~drkq:* resetchannels &* -@all +@read +@write +@list +@hash +@sortedset +@set +@string +@stream"
+    rights += " +@scripting +@pubsub +@transaction +@connection +ping -@dangerous +info +time"
+    with own_broker("--user", "drkq", "on", ">few", *rights.split(" ")) as broker:
+        broker.url = broker.url.replace(":secret@", "drkq:few@")
+        start_worker(broker)
+        async with EvaluationQueue(broker.url, patience=EAGER) as queue:
+            assert (await queue.evaluate(echo_request("allowed"))).stdout == "allowed"
+            (await queue.submit(echo_request())).cancel()
