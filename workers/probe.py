@@ -14,6 +14,7 @@ from torch import Tensor
 from workers.session import pack_inputs
 from workers.shared import unflatten
 
+#: Changes a contiguous tensor in place.
 Change = Callable[[Tensor], None]
 
 
@@ -21,16 +22,21 @@ def changed(inputs: Sequence[Any], change: Change) -> list[Any] | None:
     """Return copies of `inputs` with `change` made to one floating-point tensor of them; None when there is none."""
     skeletons, tensors, _, _ = pack_inputs(inputs)
     copies = [tensor.clone() for tensor in tensors]
-    open_to_change = [tensor for tensor in copies if tensor.is_floating_point() and tensor.numel() > 1]
+    # fp8 can be neither compared nor sorted in torch.
+    wide = [tensor for tensor in copies if tensor.is_floating_point() and tensor.dtype.itemsize > 1]
+    open_to_change = [tensor for tensor in wide if tensor.numel() > 1]
     if not open_to_change:
         return None
-    change(secrets.choice(open_to_change))
+    chosen = secrets.choice(open_to_change)
+    plain = chosen.contiguous()
+    change(plain)
+    chosen.copy_(plain)
     return [unflatten(skeleton, copies) for skeleton in skeletons]
 
 
 def one_element(tensor: Tensor) -> None:
     """Give one element, at a random place, the tensor's largest or smallest value, whichever is farther away."""
-    flat = tensor.reshape(-1) if tensor.is_contiguous() else tensor.view(-1)
+    flat = tensor.view(-1)
     index = secrets.randbelow(tensor.numel())
     low, high = flat.min(), flat.max()
     flat[index] = low if flat[index] - low > high - flat[index] else high
@@ -38,9 +44,9 @@ def one_element(tensor: Tensor) -> None:
 
 def one_row(tensor: Tensor) -> None:
     """Reverse one row (along the last dimension), at a random place; of a single row, move it by one."""
-    rows = tensor.reshape(-1, tensor.shape[-1]) if tensor.dim() > 1 else tensor.reshape(1, -1)
+    rows = _rows(tensor)
     row = rows[secrets.randbelow(len(rows))]
-    row.copy_(row.flip(0) if tensor.dim() > 1 else row.roll(1))
+    row.copy_(row.flip(0) if len(rows) > 1 else row.roll(1))
 
 
 def structured(tensor: Tensor) -> None:
@@ -49,11 +55,11 @@ def structured(tensor: Tensor) -> None:
         return
     if bool((tensor == 0).any()):
         return
-    rows = tensor.reshape(-1, tensor.shape[-1]) if tensor.dim() > 1 else tensor.reshape(1, -1)
+    rows = _rows(tensor)
     rows[::2] = rows[::2].sort(dim=1).values
     rows[1::2] = rows[1::2].roll(secrets.randbelow(rows.shape[1]), dims=1)
 
 
-def outputs_differ(left: Sequence[Tensor], right: Sequence[Tensor]) -> bool:
-    """Whether any output differs in any bit."""
-    return any(not torch.equal(first, second) for first, second in zip(left, right, strict=True))
+def _rows(tensor: Tensor) -> Tensor:
+    """View a contiguous tensor as rows along its last dimension; as a single row where those have one element."""
+    return tensor.view(-1, tensor.shape[-1]) if tensor.dim() > 1 and tensor.shape[-1] > 1 else tensor.view(1, -1)

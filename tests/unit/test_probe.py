@@ -1,0 +1,86 @@
+"""Probes: inputs that differ from drawn ones as they should, and stay what a problem may expect."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from workers import probe
+from workers.integrity import same_bits
+
+LAYOUTS: dict[str, Callable[[], Tensor]] = {
+    "matrix": lambda: torch.randn(6, 9),
+    "transposed": lambda: torch.randn(9, 6).t(),
+    "vector": lambda: torch.randn(9),
+    "column": lambda: torch.randn(9, 1),
+    "images": lambda: torch.randn(2, 3, 4, 5),
+    "channels last": lambda: torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last),
+    "half": lambda: torch.randn(6, 9).half(),
+    "bfloat16": lambda: torch.randn(6, 9).bfloat16(),
+}
+CHANGES = [probe.one_element, probe.one_row, probe.structured]
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> Iterator[None]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        yield
+
+
+def change(tensor: Tensor, how: probe.Change) -> Tensor:
+    moved = probe.changed([tensor], how)
+    assert moved is not None
+    (result,) = moved
+    assert isinstance(result, Tensor)
+    return result
+
+
+@pytest.mark.parametrize("make", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("how", CHANGES)
+def test_something_changes_and_the_layout_and_the_original_do_not(
+    how: probe.Change, make: Callable[[], Tensor]
+) -> None:
+    tensor = make()
+    kept = tensor.clone()
+    moved = change(tensor, how)
+    assert same_bits(tensor, kept)
+    assert (moved.shape, moved.stride(), moved.dtype) == (tensor.shape, tensor.stride(), tensor.dtype)
+    assert not same_bits(moved, tensor)
+    assert set(moved.flatten().tolist()) <= set(tensor.flatten().tolist()), "no value that was not drawn"
+
+
+@pytest.mark.parametrize("make", LAYOUTS.values(), ids=LAYOUTS)
+def test_one_element_is_one_and_goes_far(make: Callable[[], Tensor]) -> None:
+    tensor = make()
+    moved = change(tensor, probe.one_element)
+    different = moved != tensor
+    assert int(different.sum()) == 1
+    assert (moved - tensor)[different].abs() >= (tensor.max() - tensor.min()) / 2.1
+
+
+def test_one_row_is_one_row() -> None:
+    tensor = torch.randn(6, 9)
+    different = (change(tensor, probe.one_row) != tensor).any(dim=1)
+    assert int(different.sum()) == 1
+
+
+def test_another_structure_keeps_zeros_and_symmetry() -> None:
+    for tensor in (torch.randn(5, 5).tril(), torch.eye(4), torch.ones(3, 3), (m := torch.randn(4, 4)) + m.T):
+        assert same_bits(change(tensor, probe.structured), tensor)
+
+
+def test_only_one_floating_point_input_is_changed() -> None:
+    inputs = [torch.randn(4), torch.arange(4), {"a": [torch.randn(4)]}, 2.5, torch.tensor(1.0)]
+    for _ in range(10):
+        moved = probe.changed(inputs, probe.one_row)
+        assert moved is not None
+        assert same_bits(moved[1], torch.arange(4))
+        assert moved[3:] == [2.5, torch.tensor(1.0)]
+        assert same_bits(moved[0], inputs[0]) != same_bits(moved[2]["a"][0], inputs[2]["a"][0])  # type: ignore[arg-type,index]
+
+
+@pytest.mark.parametrize("inputs", [[torch.arange(9)], [torch.tensor(1.0)], [torch.randn(4).to(torch.float8_e5m2)]])
+def test_what_cannot_be_changed_is_left(inputs: list[Tensor]) -> None:
+    assert probe.changed(inputs, probe.one_element) is None
