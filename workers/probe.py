@@ -8,7 +8,6 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from workers.session import pack_inputs
