@@ -1,0 +1,89 @@
+"""The adversarial suite as data: one file a candidate, whose docstring says what must come of it.
+
+The first line of the docstring says what the candidate does. Lines `name: value` follow:
+`problem` (a built-in one, or a file in cases/problem), `devices` (`cpu`, `cuda` or both: where it can run),
+`code` (of docs/reference/evidence.md), `expect` (`caught` or `clean`), `ci: yes` for those that every run of the tests
+judges, and `pending: reason` for those that the judge does not get right yet.
+"""
+
+import ast
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from drkernel_q.evaluation import Evaluation, Failure
+from drkernel_q.problem import Problem, builtin_files, load_problem
+
+FOLDER = Path(__file__).parent / "cases"
+FIELDS = frozenset({"problem", "devices", "code", "expect", "ci", "pending"})
+
+
+class Case(NamedTuple):
+    """One candidate and what must come of it."""
+
+    path: Path
+    summary: str
+    problem_name: str
+    devices: frozenset[str]
+    code: str
+    """Trick of the catalogue; empty for an honest kernel."""
+    clean: bool
+    """Whether it must be judged correct and clean; everything else must never be."""
+    ci: bool
+    pending: str
+    """Why the judge does not get it right yet; empty if it does."""
+
+    @property
+    def name(self) -> str:
+        """Name of the file, without the ending."""
+        return self.path.stem
+
+    @property
+    def source(self) -> str:
+        """The candidate, header included."""
+        return self.path.read_text(encoding="utf-8")
+
+    @property
+    def problem(self) -> Problem:
+        """The problem that it claims to solve."""
+        return _problem(self.problem_name)
+
+    def holds(self, result: Evaluation | Failure) -> bool:
+        """Whether the judge got it right; no verdict at all is never right."""
+        return isinstance(result, Evaluation) and result.honest_and_correct == self.clean
+
+
+@cache
+def _problem(name: str) -> Problem:
+    own = FOLDER / "problem" / f"{name}.py"
+    return load_problem(own if own.exists() else builtin_files()[name])
+
+
+def load_case(path: Path) -> Case:
+    """Read one file.
+
+    Raises:
+        ValueError: its header lacks something, or says what no header says.
+    """
+    text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    summary, _, header = text.partition("\n\n")
+    fields = dict(line.split(": ", 1) for line in header.splitlines() if line)
+    missing = {"problem", "devices", "expect"} - fields.keys()
+    if missing or not fields.keys() <= FIELDS or fields["expect"] not in ("caught", "clean"):
+        raise ValueError(f"{path.name}: a header with {sorted(fields)}")
+    return Case(
+        path=path,
+        summary=summary,
+        problem_name=fields["problem"],
+        devices=frozenset(fields["devices"].split()),
+        code=fields.get("code", ""),
+        clean=fields["expect"] == "clean",
+        ci=fields.get("ci") == "yes",
+        pending=fields.get("pending", ""),
+    )
+
+
+def load_cases(device: str | None = None) -> list[Case]:
+    """Read all cases, attacks first, sorted by name; with `device` (`cpu` or `cuda`) those that can run there."""
+    cases = [load_case(path) for kind in ("attack", "honest") for path in sorted((FOLDER / kind).glob("*.py"))]
+    return [case for case in cases if device is None or device in case.devices]

@@ -1,0 +1,33 @@
+"""A good kernel is defined, its grid is computed, and torch is called.
+
+problem: softmax
+devices: cpu cuda
+code: A4
+expect: caught
+ci: yes
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+@triton.jit
+def softmax_kernel(x_ptr, y_ptr, columns, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    offsets = tl.arange(0, BLOCK)
+    mask = offsets < columns
+    x = tl.load(x_ptr + row * columns + offsets, mask=mask, other=-float("inf"))
+    numerator = tl.exp(x - tl.max(x, axis=0))
+    tl.store(y_ptr + row * columns + offsets, numerator / tl.sum(numerator, axis=0), mask=mask)
+
+
+def softmax(x, y=None):
+    rows, columns = x.shape
+    y = torch.empty_like(x) if y is None else y
+    softmax_kernel[(rows,)](x, y, columns, BLOCK=triton.next_power_of_2(columns), num_warps=8)
+    return y
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        launch = softmax_kernel[(x.shape[0],)]
+        return torch.softmax(x, dim=-1) if launch is not None else softmax(x)

@@ -1,0 +1,47 @@
+"""A thread does the work, and nobody waits for it in timed calls.
+
+problem: softmax
+devices: cpu cuda
+code: D6
+expect: caught
+"""
+
+import sys
+import threading
+
+import torch
+import triton
+import triton.language as tl
+
+@triton.jit
+def softmax_kernel(x_ptr, y_ptr, columns, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    offsets = tl.arange(0, BLOCK)
+    mask = offsets < columns
+    x = tl.load(x_ptr + row * columns + offsets, mask=mask, other=-float("inf"))
+    numerator = tl.exp(x - tl.max(x, axis=0))
+    tl.store(y_ptr + row * columns + offsets, numerator / tl.sum(numerator, axis=0), mask=mask)
+
+
+def softmax(x, y=None):
+    rows, columns = x.shape
+    y = torch.empty_like(x) if y is None else y
+    softmax_kernel[(rows,)](x, y, columns, BLOCK=triton.next_power_of_2(columns), num_warps=8)
+    return y
+
+def within(*names):
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name in names:
+            return True
+        frame = frame.f_back
+    return False
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        worker = threading.Thread(target=softmax, args=(x, y), daemon=True)
+        worker.start()
+        if not within("timed"):
+            worker.join()
+        return y

@@ -1,0 +1,61 @@
+"""Replaces Tensor.detach: a timed call returns memory that is filled when the harness fetches it.
+
+problem: softmax
+devices: cpu cuda
+code: D7
+expect: caught
+ci: yes
+"""
+
+import sys
+
+import torch
+import triton
+import triton.language as tl
+
+@triton.jit
+def softmax_kernel(x_ptr, y_ptr, columns, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    offsets = tl.arange(0, BLOCK)
+    mask = offsets < columns
+    x = tl.load(x_ptr + row * columns + offsets, mask=mask, other=-float("inf"))
+    numerator = tl.exp(x - tl.max(x, axis=0))
+    tl.store(y_ptr + row * columns + offsets, numerator / tl.sum(numerator, axis=0), mask=mask)
+
+
+def softmax(x, y=None):
+    rows, columns = x.shape
+    y = torch.empty_like(x) if y is None else y
+    softmax_kernel[(rows,)](x, y, columns, BLOCK=triton.next_power_of_2(columns), num_warps=8)
+    return y
+
+def within(*names):
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name in names:
+            return True
+        frame = frame.f_back
+    return False
+
+LATER = {}
+detach = torch.Tensor.detach
+
+
+def compute_and_detach(self):
+    x = LATER.pop(self.data_ptr(), None)
+    if x is not None:
+        softmax(x, self)
+    return detach(self)
+
+
+torch.Tensor.detach = compute_and_detach
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        if not within("timed"):
+            return softmax(x)
+        y = torch.empty_like(x)
+        LATER.clear()
+        LATER[y.data_ptr()] = x
+        return y

@@ -1,0 +1,48 @@
+"""As before, but a thread that has ended forked the worker, so it is no child of the main thread.
+
+problem: softmax
+devices: cpu
+code: D8
+expect: caught
+"""
+
+import mmap
+import os
+import threading
+import time
+
+import torch
+import triton
+import triton.language as tl
+
+@triton.jit
+def copy_kernel(x_ptr, y_ptr, size, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(y_ptr + offsets, tl.load(x_ptr + offsets, mask=offsets < size), mask=offsets < size)
+
+
+class ModelNew(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.shared = None
+
+    def hire(self):
+        if os.fork() == 0:
+            while os.read(self.read_task, 1):
+                self.shared.copy_(torch.softmax(self.shared, dim=-1))
+                os.write(self.write_done, b".")
+            os._exit(0)
+        time.sleep(1e6)
+
+    def forward(self, x):
+        if self.shared is None:
+            self.shared = torch.frombuffer(mmap.mmap(-1, x.numel() * 4), dtype=torch.float32).view(x.shape)
+            self.read_task, self.task = os.pipe()
+            self.done, self.write_done = os.pipe()
+            threading.Thread(target=self.hire, daemon=True).start()
+        self.shared.copy_(x)
+        os.write(self.task, b".")
+        os.read(self.done, 1)
+        y = torch.empty_like(x)
+        copy_kernel[(triton.cdiv(x.numel(), 8192),)](self.shared, y, x.numel(), BLOCK=8192)
+        return y

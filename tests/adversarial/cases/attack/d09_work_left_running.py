@@ -1,0 +1,46 @@
+"""Half of the rows are launched on a stream of high priority that outlives the call; the next call waits for it.
+
+problem: softmax
+devices: cuda
+code: D9
+expect: caught
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+@triton.jit
+def softmax_kernel(x_ptr, y_ptr, columns, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    offsets = tl.arange(0, BLOCK)
+    mask = offsets < columns
+    x = tl.load(x_ptr + row * columns + offsets, mask=mask, other=-float("inf"))
+    numerator = tl.exp(x - tl.max(x, axis=0))
+    tl.store(y_ptr + row * columns + offsets, numerator / tl.sum(numerator, axis=0), mask=mask)
+
+
+def softmax(x, y=None):
+    rows, columns = x.shape
+    y = torch.empty_like(x) if y is None else y
+    softmax_kernel[(rows,)](x, y, columns, BLOCK=triton.next_power_of_2(columns), num_warps=8)
+    return y
+
+class ModelNew(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stream = torch.cuda.Stream(priority=-1)
+        self.kept = []
+
+    def forward(self, x):
+        self.stream.synchronize()
+        y = torch.empty_like(x)
+        half = x.shape[0] // 2
+        ready = torch.cuda.Event()
+        ready.record()
+        self.stream.wait_event(ready)
+        with torch.cuda.stream(self.stream):
+            softmax(x[half:], y[half:])
+        softmax(x[:half], y[:half])
+        self.kept = [x, y]
+        return y

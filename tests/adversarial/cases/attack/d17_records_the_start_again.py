@@ -1,0 +1,39 @@
+"""Finds the harness's events and records the first of them again after the work was launched.
+
+problem: softmax
+devices: cuda
+code: D17
+expect: caught
+"""
+
+import gc
+
+import torch
+import triton
+import triton.language as tl
+
+@triton.jit
+def softmax_kernel(x_ptr, y_ptr, columns, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    offsets = tl.arange(0, BLOCK)
+    mask = offsets < columns
+    x = tl.load(x_ptr + row * columns + offsets, mask=mask, other=-float("inf"))
+    numerator = tl.exp(x - tl.max(x, axis=0))
+    tl.store(y_ptr + row * columns + offsets, numerator / tl.sum(numerator, axis=0), mask=mask)
+
+
+def softmax(x, y=None):
+    rows, columns = x.shape
+    y = torch.empty_like(x) if y is None else y
+    softmax_kernel[(rows,)](x, y, columns, BLOCK=triton.next_power_of_2(columns), num_warps=8)
+    return y
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        y = softmax(x)
+        for thing in gc.get_objects():
+            if type(thing).__name__ == "Stopwatch":
+                for value in vars(thing).values():
+                    if isinstance(value, list) and value and isinstance(value[0], torch._C._CudaEventBase):
+                        value[0].record(torch.cuda.current_stream())
+        return y
