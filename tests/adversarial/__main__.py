@@ -1,7 +1,7 @@
 """Judge the whole adversarial suite on one device and print a confusion table.
 
 `python -m tests.adversarial --device cuda:0` judges one case after the other, as times want it; on the cpu device
-several evaluators may work side by side (`--jobs`). It ends with 1 if an attack was accepted or an honest kernel was not.
+several evaluators may work side by side (`--jobs`). It ends with 1 if an attack was accepted, or an honest kernel not.
 """
 
 import json
