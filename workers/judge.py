@@ -194,8 +194,8 @@ class Judge:
         """Fork a candidate process, give it the source, and end it together with all it made."""
         with RemoteCandidate(self.zygote, self.memory_bytes) as remote:
             self.facts.environment = self.facts.environment.model_copy(update={"isolation": tuple(remote.isolation)})
+            session = Session(remote, self.device, self.protocol.kernel_deadline_s, self.ends_at)
             try:
-                session = Session(remote, self.device, self.protocol.kernel_deadline_s, self.ends_at)
                 with self._stage(stage):
                     session.load(self.request.kernel.source)
                 yield session
@@ -205,6 +205,7 @@ class Judge:
                     self.facts.findings.append(Finding("D8", Weight.SOFT, detail))
             finally:
                 remote.close()
+                session.close()
                 self.facts.output = self.facts.output or remote.output.decode("utf-8", "replace")
 
     @contextmanager

@@ -41,6 +41,7 @@ class Reference:
         _take_apart(self.init_args, f"get_init_inputs() of {self.name}")
         self._model: nn.Module | None = None
         self._exact_model: nn.Module | None = None
+        self._seed = 0
         self.compiled: dict[Baseline, Callable[..., Any]] = {}
         self.own_codes: frozenset[str] = frozenset()
         self.changes_inputs = False
@@ -54,6 +55,7 @@ class Reference:
     def build(self, seed: int) -> nn.Module:
         """Make the model under `seed`, on the device, as a candidate will make its own."""
         try:
+            self._seed = seed
             torch.manual_seed(seed)
             model = self.module.Model(*self.init_args)
             if isinstance(model, nn.Module):
@@ -138,18 +140,30 @@ class Reference:
 
     def _run_exactly(self, inputs: Sequence[Any]) -> list[Tensor] | None:
         """Run in fp64; None when the problem fixes a dtype inside and cannot be run so."""
+        tensors: list[Tensor] = []
+        skeletons = [flatten(value, tensors) for value in inputs]
+        wide = [tensor.double() if tensor.is_floating_point() else tensor.clone() for tensor in tensors]
+        torch.set_default_dtype(torch.float64)  # for tensors that forward() makes itself
         try:
             if self._exact_model is None or self.train:
-                self._exact_model = copy.deepcopy(self.model).double()
-            tensors: list[Tensor] = []
-            skeletons = [flatten(value, tensors) for value in inputs]
-            wide = [tensor.double() if tensor.is_floating_point() else tensor.clone() for tensor in tensors]
+                self._exact_model = self._build_exactly()
             with torch.no_grad():
                 outputs: list[Tensor] = []
                 flatten(self._exact_model(*(unflatten(skeleton, wide) for skeleton in skeletons)), outputs)
         except Exception:  # noqa: BLE001 - whatever trusted code raises when it gets fp64: it cannot be run so
             return None
+        finally:
+            torch.set_default_dtype(torch.float32)
         return outputs
+
+    def _build_exactly(self) -> nn.Module:
+        """Make the model once more and widen it; a copy of the first would share what its closures hold."""
+        torch.set_default_dtype(torch.float32)
+        torch.manual_seed(self._seed)
+        model: nn.Module = self.module.Model(*self.init_args)
+        model.load_state_dict(self.model.state_dict())
+        torch.set_default_dtype(torch.float64)
+        return model.to(self.device).train(self.train).double()
 
 
 def _execute(problem: Problem) -> types.ModuleType:

@@ -71,6 +71,11 @@ class Session:
         self._source: Segment | None = None
         self._sink: Segment | None = None
 
+    def close(self) -> None:
+        """Give back the memory that was shared."""
+        for segment in (self._source, self._sink):
+            _close(segment)
+
     @property
     def deadline_s(self) -> float:
         """Seconds that the next request may take."""

@@ -4,6 +4,7 @@ A nested value (lists, tuples, dicts, scalars, tensors) becomes a JSON skeleton 
 in one sealed memory file (`memfd`), which neither side can shrink under the other.
 """
 
+import contextlib
 import fcntl
 import math
 import mmap
@@ -50,6 +51,7 @@ class Segment:
         self.fd = fd
         self.size = size
         self.writable = writable
+        self.pinned = False
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         self._map = mmap.mmap(fd, max(size, 1), access=access)
         with warnings.catch_warnings():
@@ -69,7 +71,11 @@ class Segment:
         """Let a CUDA device copy to and from this memory at full speed; without effect where it cannot be pinned."""
         flags = 0 if self.writable else _HOST_REGISTER_READ_ONLY
         runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-        runtime.cudaHostRegister(self._bytes.data_ptr(), self._bytes.numel(), flags)
+        self.pinned = not int(runtime.cudaHostRegister(self._bytes.data_ptr(), self._bytes.numel(), flags))
+        if not self.pinned:
+            # The runtime keeps the refusal as its last error, which the next check of torch would raise.
+            with contextlib.suppress(torch.AcceleratorError):
+                torch.zeros(1, device="cuda")
 
     def view(self, spec: TensorSpec) -> Tensor:
         """Return the tensor at `spec` as a CPU view of the memory (dense, in the order of its strides)."""
@@ -87,10 +93,18 @@ class Segment:
         return [_empty(spec, device).copy_(self.view(spec)) for spec in specs]
 
     def close(self) -> None:
-        """Close the descriptor; the mapping goes with the last tensor that views it."""
+        """Close the descriptor and unpin; the mapping goes with the last tensor that views it."""
+        if self.pinned:  # or the next mapping at this address could not be pinned
+            self.pinned = False
+            torch.cuda.synchronize()
+            torch.cuda.cudart().cudaHostUnregister(self._bytes.data_ptr())  # type: ignore[no-untyped-call]
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
+
+    def __del__(self) -> None:
+        """Close, however the segment was lost."""
+        self.close()
 
 
 def _empty(spec: TensorSpec, device: str) -> Tensor:

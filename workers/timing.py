@@ -197,6 +197,7 @@ def time_both(session: Session, reference: Reference, baselines: Sequence[Baseli
         if hidden_ms <= max(MOST_HIDDEN[device] * clock.least_ms, clock.noise_ms):
             hidden_ms = 0.0
             break
+    candidate.segment.close()
     timing = timing.model_copy(update={"judge_ms": clock.median_ms})
     return Race(timing, candidate.faults, hidden_ms)
 
