@@ -15,6 +15,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import RedisError
 
+from drkernel_q.local.process import tether
 from drkernel_q.queue import keys
 from drkernel_q.queue.connection import connect
 from tests.need import redis_server, require
@@ -40,6 +41,7 @@ class Broker:
              "--requirepass", "secret", "--save", "", "--appendfsync", "always", "--loglevel", "warning",
              *self.options],
             stdout=subprocess.DEVNULL,
+            preexec_fn=tether(signal.SIGKILL),  # noqa: PLW1509 - one prctl, no locks
         )
         # fmt: on
         with self.client() as client:
@@ -88,7 +90,12 @@ def worker_starter(log_path: Path) -> Iterator[StartWorker]:
         environment |= {f"ECHO_{key.upper()}": str(value) for key, value in order.items()}
         with log_path.open("ab") as log:
             process = subprocess.Popen(
-                [*WORKER, "--device", device], env=environment, stdout=log, stderr=log, start_new_session=True
+                [*WORKER, "--device", device],
+                env=environment,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                preexec_fn=tether(signal.SIGKILL),  # noqa: PLW1509 - one prctl, no locks
             )
         started.append(process)
         with broker.client() as client:
