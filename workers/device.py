@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import re
 import socket
 from pathlib import Path
 from typing import IO, NamedTuple
@@ -42,11 +43,10 @@ def find_device(name: str) -> Device:
     Raises:
         NoDevice: this machine has no such device.
     """
-    kind, _, number = name.partition(":")
-    if kind == "cpu" and (not number or number.isdigit()):
+    if re.fullmatch("cpu(:[0-9]+)?", name):
         return Device(name, f"{socket.gethostname()}-{name.replace(':', '-')}", "cpu (interpreted)", "cpu")
-    if kind == "cuda" and number.isdigit():
-        return _find_cuda(name, int(number))
+    if re.fullmatch("cuda:[0-9]+", name):
+        return _find_cuda(name, int(name.removeprefix("cuda:")))
     raise NoDevice(f"`{name}` is no device; devices are called cpu or cuda:0, cuda:1 and so on.")
 
 
@@ -80,15 +80,26 @@ def lock_device(device: Device, folder: Path) -> IO[str]:
     folder.mkdir(parents=True, exist_ok=True)
     if folder.stat().st_uid == os.getuid():
         folder.chmod(0o1777)
-    path = folder / f"{device.identity}.lock"
-    file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666), "r+")
+    file = _open_lock(folder / f"{device.identity}.lock")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         holder = file.read(200).strip() or "another process"
         file.close()
         raise DeviceBusy(f"{device.name} is held by {holder}; one worker a device is the rule.") from None
-    file.truncate(0)
-    file.write(f"process {os.getpid()} on {socket.gethostname()}")
-    file.flush()
+    if file.writable():
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}")
+        file.flush()
     return file
+
+
+def _open_lock(path: Path) -> IO[str]:
+    try:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except PermissionError:
+        # Another user made it. A lock needs no right to write, and in a shared folder O_CREAT is refused for its own.
+        return os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+    if os.fstat(fd).st_uid == os.getuid():
+        os.fchmod(fd, 0o644)  # whatever the umask says
+    return os.fdopen(fd, "r+")

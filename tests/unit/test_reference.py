@@ -185,7 +185,7 @@ def test_nested_inputs_arrive_nested() -> None:
 @pytest.mark.parametrize(
     "forward",
     [
-        "return x[0] @ torch.ones(6, 3)",
+        "return x[0] @ torch.ones(6, 3, dtype=torch.float32)",
         "assert x[0].dtype is torch.float32; return x[0]",
         "return {torch.float32: x[0]}[x[0].dtype]",
         "return (x[0], x[0]) if x[0].dtype is torch.float32 else x[0]",
