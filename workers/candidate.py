@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from workers import integrity, launch, profiling, sandbox, state
 from workers.shared import PIN_BYTES, Segment, TensorSpec, flatten, layout, specs_from, unflatten
-from workers.stopwatch import Stopwatch
+from workers.stopwatch import BURST_SPIN_CYCLES, Stopwatch
 from workers.wire import Channel, WireClosed, close_all
 
 #: Longest error text that is sent, characters; the end of a traceback says most.
@@ -188,7 +188,7 @@ class Harness:
         inputs = [unflatten(skeleton, self.slots[self.slot]) for skeleton in self.skeletons]
         with torch.no_grad():
             for _ in range(message["calls"]):
-                self.stopwatch.time(lambda: self.model(*inputs))
+                self.stopwatch.time(lambda: self.model(*inputs), BURST_SPIN_CYCLES)
         return {}
 
     def snapshot(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:

@@ -11,6 +11,9 @@ FLUSH_BYTES = {"cuda": 256 * 2**20, "cpu": 32 * 2**20}
 #: Clock cycles that the device spins after the flush (about 1 ms), so that the host has launched before the first event
 #: fires; a launch from Python on a cold host takes up to a few hundred microseconds.
 SPIN_CYCLES = 2_000_000
+#: The same within a burst, whose calls follow each other: the host is warm, and the less time the device spins, the less a
+#: change of its clock shifts the slope.
+BURST_SPIN_CYCLES = 400_000
 
 
 class Stopwatch:
@@ -30,14 +33,14 @@ class Stopwatch:
             self._sync = torch._C._cuda_synchronize
             self._spin: Callable[[int], None] = torch._C._cuda_sleep
 
-    def time(self, call: Callable[[], Any]) -> tuple[float, Any]:
+    def time(self, call: Callable[[], Any], spin_cycles: int = SPIN_CYCLES) -> tuple[float, Any]:
         """Return the milliseconds of one call and what it returned."""
         self._flush.zero_()
         if not self._cuda:
             start = self._clock()
             result = call()
             return (self._clock() - start) * 1e3, result
-        self._spin(SPIN_CYCLES)
+        self._spin(spin_cycles)
         start_event, end_event = self._events
         self._record(start_event, self._stream)
         result = call()

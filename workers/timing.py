@@ -19,7 +19,7 @@ from workers import correctness
 from workers.reference import Reference
 from workers.session import Session, pack_inputs
 from workers.shared import Segment, unflatten
-from workers.stopwatch import Stopwatch
+from workers.stopwatch import BURST_SPIN_CYCLES, Stopwatch
 
 #: Buffers that the inputs of timed calls take turns over.
 SLOTS = 3
@@ -27,8 +27,8 @@ SLOTS = 3
 WARM_UP_S = {"cuda": 0.2, "cpu": 0.0}
 WARM_UP_CALLS = {"cuda": 5, "cpu": 1}
 #: Two-clock rule: calls of the shorter burst, repeats, and calls so slow that one is enough.
-BURST = {"cuda": 8, "cpu": 2}
-BURSTS = 3
+BURST = {"cuda": 20, "cpu": 2}
+BURSTS = {"cuda": 5, "cpu": 3}
 SLOW_MS = 300.0
 #: Share of a call that a claim may lack, noise that is always allowed, and measurements before it counts as a lie.
 MOST_HIDDEN = {"cuda": 0.3, "cpu": 0.6}
@@ -86,7 +86,7 @@ class EmptySide:
         """Time nothing `calls` times; return the seconds that passed."""
         start = time.perf_counter()
         for _ in range(calls):
-            self.stopwatch.time(lambda: None)
+            self.stopwatch.time(lambda: None, BURST_SPIN_CYCLES)
         return time.perf_counter() - start
 
 
@@ -220,10 +220,11 @@ def judge_clock(candidate: Bursting, empty: Bursting, device: str, claimed_ms: f
     """
     few = BURST[device] if claimed_ms < SLOW_MS else 1
 
-    def slopes(side: Bursting) -> list[float]:
-        return [(side.burst(3 * few) - side.burst(few)) / (2 * few) * 1e3 for _ in range(BURSTS)]
+    def slope(side: Bursting) -> float:
+        return (side.burst(3 * few) - side.burst(few)) / (2 * few) * 1e3
 
-    both, base = slopes(candidate), slopes(empty)
+    pairs = [(slope(candidate), slope(empty)) for _ in range(BURSTS[device])]
+    both, base = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     net = [slope - float(np.median(base)) for slope in both]
     return Clock(max(float(np.median(net)), 0.0), max(min(net), 0.0), float(np.ptp(base)) + FLOOR_NOISE_MS[device])
 

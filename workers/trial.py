@@ -54,8 +54,9 @@ def run_trials(session: Session, reference: Reference, protocol: Protocol) -> Tr
     results: list[Comparison] = []
     answers: list[Answer] = []
     degenerate = False
-    for number in range(protocol.trials):
-        if number % -(-protocol.trials // protocol.weight_seeds) == 0:
+    seeds = [number * protocol.weight_seeds // protocol.trials for number in range(protocol.trials)]
+    for number, seed in enumerate(seeds):
+        if seed not in seeds[:number]:
             build(session, reference)
         inputs = reference.inputs(secrets.randbits(63))
         expected = reference.expected(inputs)
@@ -172,7 +173,12 @@ def check_modes(
     inputs = reference.inputs(secrets.randbits(63))
     expected = reference.expected(inputs)
     scored, other = ("train", "eval") if reference.train else ("eval", "train")
-    answer = session.call(inputs, expected, train=not reference.train)
+    try:
+        answer = session.call(inputs, expected, train=not reference.train)
+    except CandidateFailed as failed:
+        if failed.outcome is not Outcome.RUNTIME_ERROR:
+            raise
+        answer = Answer(None, failed.outcome, failed.error, ())  # the other mode is looked at, and not judged
     times = f"{scored} {result.seconds * 1e3:.3g} ms, {other} {answer.seconds * 1e3:.3g} ms end to end"
     if not result.own_launches:
         return [_no_launches(answer, result, source, f"{other}() and not in {scored}(), which is scored ({times})")]

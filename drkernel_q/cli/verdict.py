@@ -8,7 +8,7 @@ from drkernel_q.queue.handle import unwrap
 from drkernel_q.reward import reward
 
 #: Longest piece of an error in a line, characters.
-_ERROR_CHARS = 160
+_ERROR_CHARS = 200
 
 
 def exit_code(reply: Reply) -> int:

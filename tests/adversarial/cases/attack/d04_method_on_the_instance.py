@@ -4,7 +4,6 @@ problem: softmax
 devices: cpu cuda
 code: D4
 expect: caught
-ci: yes
 """
 
 import sys
@@ -39,7 +38,7 @@ def within(*names):
 
 class ModelNew(torch.nn.Module):
     def forward(self, x):
-        if not within("timed"):
+        if not within("timed", "burst"):
             return softmax(x)
         y = torch.empty_like(x)
         y.detach = lambda: softmax(x)

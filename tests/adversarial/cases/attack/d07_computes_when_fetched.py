@@ -4,7 +4,6 @@ problem: softmax
 devices: cpu cuda
 code: D7
 expect: caught
-ci: yes
 """
 
 import sys
@@ -53,7 +52,7 @@ torch.Tensor.detach = compute_and_detach
 
 class ModelNew(torch.nn.Module):
     def forward(self, x):
-        if not within("timed"):
+        if not within("timed", "burst"):
             return softmax(x)
         y = torch.empty_like(x)
         LATER.clear()

@@ -33,7 +33,7 @@ def softmax(x, y=None):
 body = json.dumps({"ok": True, "ms": 0.01, "state": "equal"}).encode()
 for descriptor in range(3, 64):
     try:
-        os.write(descriptor, struct.pack(">I", len(body)) + body)
+        os.write(descriptor, struct.pack("<I", len(body)) + body)
     except OSError:
         continue
 
