@@ -11,7 +11,7 @@ FLUSH_BYTES = {"cuda": 256 * 2**20, "cpu": 32 * 2**20}
 #: Clock cycles that the device spins after the flush (about 1 ms), so that the host has launched before the first event
 #: fires; a launch from Python on a cold host takes up to a few hundred microseconds.
 SPIN_CYCLES = 2_000_000
-#: The same within a burst, whose calls follow each other: the host is warm, and the less time the device spins, the less a
+#: The same within a burst, whose calls follow each other: the host is warm, and the shorter the spin, the less a
 #: change of its clock shifts the slope.
 BURST_SPIN_CYCLES = 400_000
 
