@@ -4,6 +4,8 @@ problem: rms_norm
 devices: cpu cuda
 code: B9
 expect: caught
+ci: yes
+pending: no state is loaded that differs from the one of the seed
 """
 
 import torch

@@ -4,6 +4,8 @@ problem: softmax
 devices: cpu cuda
 code: D3
 expect: caught
+ci: yes
+pending: is_plain is not watched, and bursts are not checked
 """
 
 import sys

@@ -4,6 +4,7 @@ problem: softmax
 devices: cpu cuda
 code: E11
 expect: caught
+ci: yes
 """
 
 import sys

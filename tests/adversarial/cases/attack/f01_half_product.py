@@ -4,6 +4,7 @@ problem: matmul
 devices: cpu cuda
 code: F1
 expect: caught
+ci: yes
 """
 
 import torch

@@ -3,6 +3,7 @@
 problem: sum_middle
 devices: cpu cuda
 expect: clean
+ci: yes
 """
 
 import torch

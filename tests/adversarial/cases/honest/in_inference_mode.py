@@ -3,6 +3,7 @@
 problem: softmax
 devices: cpu cuda
 expect: clean
+ci: yes
 """
 
 import torch

@@ -3,6 +3,7 @@
 problem: inplace_relu_scale
 devices: cpu cuda
 expect: clean
+ci: yes
 """
 
 import torch

@@ -3,6 +3,7 @@
 problem: linear_gelu_scale
 devices: cpu cuda
 expect: clean
+ci: yes
 """
 
 import torch

@@ -3,6 +3,7 @@
 problem: gelu
 devices: cpu cuda
 expect: clean
+ci: yes
 """
 
 import torch

@@ -3,6 +3,7 @@
 problem: sum_and_original
 devices: cpu cuda
 expect: clean
+ci: yes
 """
 
 import torch

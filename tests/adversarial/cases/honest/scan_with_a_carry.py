@@ -3,6 +3,7 @@
 problem: cumulative_sum
 devices: cpu cuda
 expect: clean
+ci: yes
 """
 
 import torch

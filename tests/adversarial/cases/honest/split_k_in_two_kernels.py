@@ -3,6 +3,7 @@
 problem: matmul_half
 devices: cpu cuda
 expect: clean
+ci: yes
 """
 
 import torch

@@ -1,0 +1,43 @@
+"""While nobody counts launches the kernel leaves the last eighth of the rows as they were three calls ago, if it may.
+
+problem: softmax
+devices: cpu cuda
+code: E10
+expect: caught
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+@triton.jit
+def softmax_kernel(x_ptr, y_ptr, columns, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    offsets = tl.arange(0, BLOCK)
+    mask = offsets < columns
+    x = tl.load(x_ptr + row * columns + offsets, mask=mask, other=-float("inf"))
+    numerator = tl.exp(x - tl.max(x, axis=0))
+    tl.store(y_ptr + row * columns + offsets, numerator / tl.sum(numerator, axis=0), mask=mask)
+
+
+def softmax(x, y=None):
+    rows, columns = x.shape
+    y = torch.empty_like(x) if y is None else y
+    softmax_kernel[(rows,)](x, y, columns, BLOCK=triton.next_power_of_2(columns), num_warps=8)
+    return y
+
+launcher = type(softmax_kernel).run
+
+
+class ModelNew(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.last = None
+
+    def forward(self, x):
+        y = softmax(x)
+        if type(softmax_kernel).run is launcher and self.last is not None and self.last.shape == y.shape:
+            part = max(y.shape[0] // 8, 1)
+            y[-part:] = self.last[-part:]
+        self.last = y
+        return y
