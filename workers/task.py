@@ -86,7 +86,7 @@ class Worker:
         if not claim.wants_reply:
             log.info("%s is %s", request.id, claim.state.value)
             return
-        with self._ready, self._busy(request.id), self._hold(claim):
+        with self._hold(claim), self._ready, self._busy(request.id):
             result = self._result(claim, request, stages)
         if not self._finish(claim, request, result):
             log.warning("%s was taken over by another worker", request.id)

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from workers import linux, sandbox
@@ -26,6 +27,8 @@ REAP_S = 30.0
 #: Longest wait for torch and triton to be imported on a cold machine.
 BOOT_S = 180.0
 _EXIT_POLL_S = 0.01
+#: Begins the name of a candidate's private folder.
+_FOLDER = "drkq-candidate-"
 
 
 class Child(NamedTuple):
@@ -173,7 +176,7 @@ class Server:
 
     def _lodging(self) -> tuple[int | None, str]:
         """Choose a user id that no living candidate has, and make its private folder."""
-        workdir = tempfile.mkdtemp(prefix="drkq-candidate-")
+        workdir = tempfile.mkdtemp(prefix=_FOLDER)
         if self.config.first_uid is None:
             return None, workdir
         # In turn, so that what the kernel still counts against the last candidate does not hurt the next.
@@ -197,8 +200,7 @@ class Server:
         finally:
             os.close(child.pidfd)
             if child.workdir is not None:
-                # Not shutil.rmtree, which recurses as deep as the candidate has nested its folders.
-                subprocess.run(["rm", "-rf", "--", child.workdir], stderr=subprocess.DEVNULL, check=False)
+                _remove(child.workdir)
         return status
 
     def _kill_family(self, pid: int, child: _Forked) -> None:
@@ -219,6 +221,22 @@ class Server:
                 needed, quiet = 3, -1  # the list can miss one child while another exits
                 time.sleep(_EXIT_POLL_S)
             quiet += 1
+
+
+def _remove(folder: str) -> None:
+    """Remove a candidate's folder; not by shutil.rmtree, which recurses as deep as the candidate has nested it."""
+    subprocess.run(["rm", "-rf", "--", folder], stderr=subprocess.DEVNULL, check=False)
+
+
+def _sweep(first_uid: int) -> None:
+    """End what the candidates of a zygote that was killed have left: daemons, and folders."""
+    users = range(first_uid, first_uid + sandbox.UIDS)
+    for uid in users:
+        sandbox.kill_user(uid)
+    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
+        with contextlib.suppress(FileNotFoundError):  # another worker's, which has just ended
+            if folder.lstat().st_uid in users:
+                _remove(str(folder))
 
 
 def _own_children() -> list[int]:
@@ -299,6 +317,7 @@ def _boot(config: ZygoteConfig) -> dict[str, Any]:
     """Import everything that children need, and check that a fork of this process will be sound."""
     if config.first_uid is not None:
         uid = sandbox.claim_uids(config.first_uid)
+        _sweep(uid)
         config = config._replace(first_uid=uid if sandbox.expose_code(uid) else None)
     measures = sandbox.probe(config.first_uid)  # forks, so it comes before torch
     if config.device == "cpu":
@@ -327,8 +346,11 @@ def _boot(config: ZygoteConfig) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> None:
-    """Run a zygote whose root client is on standard input."""
-    linux.die_with_parent(signal.SIGKILL)
+    """Run a zygote whose root client is on standard input.
+
+    It ends when that client is gone. No signal of the kernel's ends it with its parent, since it must live on for as
+    long as it takes to end the candidates and what they have started.
+    """
     linux.prctl(linux.PR_SET_CHILD_SUBREAPER, 1)
     device, first_uid, memory_bytes = arguments
     config = ZygoteConfig(device, int(first_uid) or None, int(memory_bytes))
