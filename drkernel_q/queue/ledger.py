@@ -7,10 +7,12 @@ worker that dies in between leaves no half step; leases are measured by the brok
 do not matter.
 """
 
+import json
 import uuid
 from enum import StrEnum
 from typing import Any, cast
 
+from pydantic_core import PydanticSerializationError
 from redis import Redis
 
 from drkernel_q.evaluation import EvaluationRequest, Reply
@@ -145,8 +147,15 @@ class Claim(Value):
 
 
 def encode(value: EvaluationRequest | Reply) -> str:
-    """Write a value as the JSON that `model_validate_json` reads back; computed fields are left out."""
-    return value.model_dump_json(round_trip=True)
+    """Write a value as the JSON that `model_validate_json` reads back; computed fields are left out.
+
+    Lone surrogates, which no JSON reader takes, become question marks: a kernel's source may hold them.
+    """
+    try:
+        return value.model_dump_json(round_trip=True)
+    except PydanticSerializationError:
+        text = json.dumps(value.model_dump(mode="json", round_trip=True), ensure_ascii=False)
+        return text.encode("utf-8", "replace").decode()
 
 
 class Ledger:

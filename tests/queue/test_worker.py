@@ -190,13 +190,20 @@ async def test_a_candidate_finds_no_secret_of_the_worker(queue: EvaluationQueue)
     assert evaluation.stdout == "looked at True and found []\n"
 
 
-async def test_text_that_is_no_unicode_comes_back(queue: EvaluationQueue) -> None:
-    source = (
-        "import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        raise OSError('\\udc80')\n"
-    )
+@pytest.mark.parametrize(
+    ("source", "error"),
+    [
+        (SOFTMAX + "\n\nraise OSError('\\udc80')\n", "OSError: ?\n"),
+        ("text = '\udc80'\n" + SOFTMAX, "surrogates not allowed\n"),
+    ],
+    ids=["error", "source"],
+)
+async def test_text_that_is_no_unicode_does_not_keep_an_answer_back(
+    queue: EvaluationQueue, source: str, error: str
+) -> None:
     evaluation = await queue.evaluate(softmax_request(source, CORRECTNESS), timeout_s=20)
-    assert evaluation.outcome is Outcome.RUNTIME_ERROR
-    assert str(evaluation.error).endswith("OSError: ?\n")
+    assert evaluation.outcome is Outcome.COMPILE_ERROR
+    assert str(evaluation.error).endswith(error)
 
 
 def test_a_second_worker_on_the_device_is_refused(service: Service) -> None:
