@@ -49,7 +49,7 @@ class Reference:
     def _call(self, name: str) -> Any:
         try:
             return getattr(self.module, name)()
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise BadProblem(f"{name}() of the problem raises {type(error).__name__}: {error}") from error
 
     def build(self, seed: int) -> nn.Module:
@@ -179,7 +179,7 @@ def _execute(problem: Problem) -> types.ModuleType:
     sys.modules[_MODULE] = module
     try:
         exec(compile(problem.source, module.__file__, "exec"), module.__dict__)  # noqa: S102 - trusted: the reference
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise BadProblem(f"{problem.name} cannot be executed: {type(error).__name__}: {error}") from error
     for name in ("Model", "get_inputs"):
         if not callable(getattr(module, name, None)):

@@ -15,7 +15,7 @@ from workers.correctness import Expected
 from workers.profiling import Row
 from workers.reference import Reference
 from workers.remote import CandidateFailed, RemoteCandidate, claimed_text
-from workers.shared import PIN_BYTES, Segment, TensorSpec, flatten, layout, shape_of, specs_from
+from workers.shared import PIN_BYTES, Segment, TensorSpec, flatten, layout, scalars_of, shape_of, specs_from
 
 #: From this size on, the judge gives cached device memory back before the candidate runs, bytes.
 LARGE_BYTES = 2**30
@@ -248,6 +248,8 @@ def _structure_fault(reply: dict[str, Any], expected: Expected) -> tuple[Outcome
         return Outcome.RUNTIME_ERROR, "ModelNew returned something else than plain dense tensors"
     if shape_of(reply["skeleton"]) != shape_of(expected.skeleton):
         return Outcome.WRONG_SHAPE, "the outputs are nested or counted otherwise than the reference's"
+    if not all(map(_same_scalar, scalars_of(reply["skeleton"]), scalars_of(expected.skeleton))):
+        return Outcome.WRONG_VALUE, "a number beside the tensors is not the reference's"
     shapes = [(str(dtype), [int(size) for size in shape]) for dtype, shape in reply["shapes"]]
     if len(shapes) != len(expected.working):
         raise ValueError("more or fewer shapes than outputs")
@@ -259,6 +261,13 @@ def _structure_fault(reply: dict[str, Any], expected: Expected) -> tuple[Outcome
         if dtype != _name(working.dtype):
             return Outcome.WRONG_DTYPE, claimed_text(f"expected dtype {_name(working.dtype)}, got {dtype}")
     return None
+
+
+def _same_scalar(claimed: Any, wanted: Any) -> bool:
+    if isinstance(wanted, float):  # most likely an `item()` of what was computed in fp32
+        close = math.isclose(claimed, wanted, rel_tol=1e-3, abs_tol=1e-6)
+        return close or (math.isnan(claimed) and math.isnan(wanted))
+    return type(claimed) is type(wanted) and bool(claimed == wanted)
 
 
 def _name(dtype: torch.dtype) -> str:

@@ -232,3 +232,18 @@ def shape_of(skeleton: Any) -> Any:
     if kind == "d":
         return [kind, [[key, shape_of(item)] for key, item in body]]
     return kind
+
+
+def scalars_of(skeleton: Any) -> list[Any]:
+    """List the values of a skeleton that are no tensors, in order."""
+    ((kind, body),) = skeleton.items()
+    match kind:
+        case "l" | "u":
+            return [scalar for item in body for scalar in scalars_of(item)]
+        case "d":
+            return [scalar for _, item in body for scalar in scalars_of(item)]
+        case "f":
+            return [float.fromhex(body)]
+        case "v":
+            return [body]
+    return []

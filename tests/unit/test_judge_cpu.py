@@ -126,6 +126,34 @@ def test_what_is_wrong_has_its_outcome(bench: Bench, body: str, outcome: Outcome
         assert evaluation.correctness.passed < evaluation.correctness.trials
 
 
+NUMBERS = problem(
+    """
+    class Model(nn.Module):
+        def forward(self, x):
+            return x * 2, x.double().sum().item(), {'rows': x.shape[0], 'even': True, 'nothing': None}
+    def get_inputs():
+        return [torch.randn(8, 128)]
+    """
+)
+
+
+@pytest.mark.parametrize(
+    ("rest", "outcome"),
+    [
+        ("x.sum().item(), {'rows': 8, 'even': True, 'nothing': None}", Outcome.CORRECT),
+        ("x.sum().item() + 1, {'rows': 8, 'even': True, 'nothing': None}", Outcome.WRONG_VALUE),
+        ("float('nan'), {'rows': 8, 'even': True, 'nothing': None}", Outcome.WRONG_VALUE),
+        ("x.sum().item(), {'rows': 7, 'even': True, 'nothing': None}", Outcome.WRONG_VALUE),
+        ("x.sum().item(), {'rows': 8, 'even': 1, 'nothing': None}", Outcome.WRONG_VALUE),
+        ("x.sum().item(), {'rows': 8, 'even': True, 'nothing': 'text'}", Outcome.WRONG_VALUE),
+        ("0, {'rows': 8, 'even': True, 'nothing': None}", Outcome.WRONG_SHAPE),
+    ],
+)
+def test_numbers_beside_the_tensors_are_compared(bench: Bench, rest: str, outcome: Outcome) -> None:
+    source = kernel(f"class ModelNew(nn.Module):\n    def forward(self, x):\n        return x * 2, {rest}\n")
+    assert bench.judge(NUMBERS, source, stages=("correctness",)).outcome is outcome
+
+
 LINEAR = problem(
     """
     class Model(nn.Module):

@@ -208,6 +208,7 @@ GOOD = "return x[0]"
 BAD_PROBLEMS = {
     "import missing_package": "trial cannot be executed: ModuleNotFoundError: No module named 'missing_package'",
     "1 / 0": "trial cannot be executed: ZeroDivisionError: division by zero",
+    "import sys; sys.exit(3)": "trial cannot be executed: SystemExit: 3",
     "def get_inputs(): return []": "trial defines no Model.",
     "class Model: pass": "trial defines no get_inputs.",
     "Model = 3\ndef get_inputs(): return []": "trial defines no Model.",

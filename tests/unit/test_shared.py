@@ -15,7 +15,7 @@ from torch import Tensor
 
 from workers import shared
 from workers.integrity import same_bits
-from workers.shared import MAX_DEPTH, Segment, TensorSpec, flatten, layout, shape_of, specs_from, unflatten
+from workers.shared import MAX_DEPTH, Segment, TensorSpec, flatten, layout, scalars_of, shape_of, specs_from, unflatten
 
 # fmt: off
 NAMES = [
@@ -316,3 +316,9 @@ def test_a_view_outlives_the_descriptor() -> None:
 
 def test_every_dtype_of_torch_is_known_by_its_name() -> None:
     assert {str(dtype).removeprefix("torch.") for dtype in DTYPES} <= shared._DTYPES.keys()
+
+
+def test_scalars_are_listed_in_order() -> None:
+    value = [1, (2.5, torch.ones(2)), {"a": "text", "b": [None, torch.float32]}, True]
+    assert scalars_of(flatten(value, [])) == [1, 2.5, "text", None, True]
+    assert scalars_of(flatten(torch.ones(1), [])) == []
