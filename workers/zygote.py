@@ -225,7 +225,9 @@ class Server:
 
 def _remove(folder: str) -> None:
     """Remove a candidate's folder; not by shutil.rmtree, which recurses as deep as the candidate has nested it."""
-    subprocess.run(["rm", "-rf", "--", folder], stderr=subprocess.DEVNULL, check=False)
+    for command in (["rm", "-rf"], ["chmod", "-R", "u+rwx"], ["rm", "-rf"]):
+        if os.path.lexists(folder):  # under our own user, a folder that the candidate has closed keeps us out too
+            subprocess.run([*command, "--", folder], stderr=subprocess.DEVNULL, check=False)
 
 
 def _sweep(first_uid: int) -> None:
