@@ -46,13 +46,17 @@ class Evaluator:
         return Zygote.start(ZygoteConfig(self.device.type, first_uid, memory_bytes), self._environment())
 
     def _environment(self) -> dict[str, str]:
-        """Return the environment of trusted code on the device: no credentials, one thread a library."""
+        """Return the environment of trusted code on the device: no credentials, one thread a library.
+
+        Nothing waits in buffers: a candidate is killed, and what it printed is kept.
+        """
         cache = self.settings.cache_dir / "judge"
         cache.mkdir(parents=True, exist_ok=True, mode=0o700)
         keep = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_HOME", "PYTHONPATH", "VIRTUAL_ENV")
         environment = {name: os.environ[name] for name in keep if name in os.environ}
         caches = {"TRITON_CACHE_DIR": cache / "triton", "TORCHINDUCTOR_CACHE_DIR": cache / "inductor", "HOME": cache}
-        return environment | {name: str(path) for name, path in caches.items()} | _THREADS | self.device.mask
+        environment |= {name: str(path) for name, path in caches.items()}
+        return environment | _THREADS | self.device.mask | {"PYTHONUNBUFFERED": "1"}
 
     def wait_ready(self) -> None:
         """Wait until the zygote has imported everything.

@@ -358,6 +358,11 @@ def test_output_is_kept_to_its_first_kilobytes(bench: Bench) -> None:
     assert run(bench, "os.write(1, b'caf\\xc3\\xa9 \\xff')").stdout == "café \ufffd"
 
 
+@pytest.mark.parametrize("end", ["os._exit(3)", "os.abort()", "os.kill(os.getpid(), 9)", "raise SystemExit"])
+def test_last_words_are_kept(bench: Bench, end: str) -> None:
+    assert run(bench, f"print('last words')\n{end}").stdout.startswith("last words\n")
+
+
 def test_nothing_can_be_read_from_standard_input(bench: Bench) -> None:
     assert seen(bench, "found = [sys.stdin.read(), os.read(0, 10).decode()]") == ["", ""]
 
