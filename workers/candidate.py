@@ -4,6 +4,8 @@ Everything said from here is a claim. Nothing secret is here: no expected output
 statistic, no verdict. The judge decides what is asked and when, and kills this process when it is done.
 """
 
+import contextlib
+import functools
 import gc
 import importlib.util
 import os
@@ -15,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+import torch.profiler
 from torch import Tensor, nn
 
 from workers import integrity, launch, profiling, sandbox, state
@@ -38,25 +41,27 @@ class Harness:
     """Answers the judge's requests, one at a time."""
 
     def __init__(self, channel: Channel, device: str, workdir: str) -> None:
-        """Prepare everything that does not need candidate code."""
+        """Prepare everything that does not need candidate code, and watch the process from now on."""
         self.channel = channel
         self.device = device
-        self.workdir = workdir
         self.pid = os.getpid()
-        self.path = os.path.join(workdir, "candidate.py")
+        self.path = os.path.realpath(os.path.join(workdir, "candidate.py"))
         self.factory: Callable[..., Any] | None = None
         self.model: Any = None
-        self.stopwatch: Stopwatch | None = None
         self.segments: dict[int, Segment] = {}
         self.source: Segment | None = None
         self.skeletons: list[Any] = []
         self.specs: list[TensorSpec] = []
         self.slots: list[list[Tensor]] = []
         self.slot = 0
-        self.last: list[Tensor] = []
         self.tensors: list[Tensor] = []
-        self.before = self._observe()
+        self.sets: list[list[Any]] = []
+        self.results: list[list[Tensor]] = []
+        self.profiler: profiling.Profiler | None = None
+        self.stopwatch = Stopwatch(device)
+        self.launches = launch.count_for_good(device)
         self.sync: Callable[[], None] = torch._C._cuda_synchronize if device == "cuda" else lambda: None
+        self.guard = state.Guard(device, self.path, (Harness, Stopwatch, Channel, Segment, profiling.Profiler))
 
     def serve(self) -> None:
         """Answer until the judge hangs up."""
@@ -66,6 +71,7 @@ class Harness:
             "build": self.build,
             "call": self.call,
             "profile": self.profile,
+            "preload": self.preload,
             "arm": self.arm,
             "timed": self.timed,
             "burst": self.burst,
@@ -75,8 +81,7 @@ class Harness:
             message, fds = self.channel.receive(None)
             try:
                 reply = operations[message["op"]](message, fds) | {"ok": True}
-                if message["op"] != "timed":  # its time is watched by other means
-                    reply["state"] = state.changes(self.before, self._observe())
+                reply["state"] = self.guard.changes()
             except BaseException as error:  # noqa: BLE001 - the boundary around candidate code: any end is an answer
                 close_all([fd for fd in fds if _is_open(fd)])
                 reply = _failure(error, message["op"])
@@ -129,34 +134,31 @@ class Harness:
         self._set_mode(message["train"])
         pristine = [tensor.clone() for tensor in self.tensors]
         _poison(self.device, message["sizes"], message["poison"])
-        watch = launch.suppressed if message["ablate"] else launch.counted
-        with watch(self.device) as counts, torch.set_grad_enabled(message["grad"]):
+        watch = {"ablate": launch.suppressed, "perturb": launch.perturbed}.get(
+            message["meddle"], contextlib.nullcontext
+        )
+        self.launches()
+        with watch(self.device) as written, torch.set_grad_enabled(message["grad"]):
             start = time.perf_counter()
             result = self.model(*inputs)
             self.sync()
             seconds = time.perf_counter() - start
-        reply = self._deliver(result, self.tensors, self.segments[message["sink"]])
+        outputs: list[Tensor] = []
+        skeleton = flatten(result, outputs)
+        reply = self._describe(outputs, self.tensors) | {"skeleton": skeleton, "seconds": seconds}
         changed = not all(integrity.same_bits(old, new) for old, new in zip(pristine, self.tensors, strict=True))
-        launched = [[name, self._is_own(file), count] for (name, file), count in (counts or {}).items()]
-        return reply | {"changed": changed, "launches": launched, "seconds": seconds}
+        reply |= {"changed": changed, "written": written if message["meddle"] == "perturb" else []}
+        return reply | self._deliver(outputs, reply["codes"], self.segments[message["sink"]])
 
     def profile(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
-        """Profile forward passes on the given inputs, and deliver the outputs of the last one."""
-        tensors = self._read(message, self.device)
-        # A copy for each pass, made before: a kernel that works in place would otherwise go on from its own results.
-        copies = [[tensor.clone() for tensor in tensors] for _ in range(message["calls"])]
-        self._set_mode(message["train"])
-        results: list[Any] = []
-
-        def forward() -> None:
-            fresh = copies.pop()
-            results[:] = [self.model(*(unflatten(skeleton, fresh) for skeleton in message["inputs"]))]
-
-        with torch.no_grad():
-            rows, counts = profiling.record(self.device, forward, message["calls"])
-        own = sorted({name for name, file in counts if self._is_own(file)})
-        reply = self._deliver(results[0], tensors, self.segments[message["sink"]])
-        return reply | {"rows": [list(row) for row in rows[: 4 * profiling.MAX_ROWS]], "own": own}
+        """Start to profile the timed calls that follow, or stop and say what ran."""
+        if message["on"]:
+            self.profiler = profiling.Profiler(self.device)
+            return {}
+        assert self.profiler is not None
+        rows = self.profiler.stop()
+        self.profiler = None
+        return {"rows": [list(row) for row in rows[: 4 * profiling.MAX_ROWS]]}
 
     def arm(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Get ready to be timed on inputs that the judge will put into memory it has shared."""
@@ -164,36 +166,59 @@ class Harness:
         self.skeletons = message["inputs"]
         self.specs = specs_from(message["tensors"], self.source.size)
         self.slots = [self.source.read(self.specs, self.device) for _ in range(SLOTS)]
-        self.stopwatch = self.stopwatch or Stopwatch(self.device)
         return {}
 
     def timed(self, _message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Copy the inputs that lie ready to the next buffer, and time one call on them."""
         assert self.source is not None
-        assert self.stopwatch is not None
         self.slot = (self.slot + 1) % SLOTS
         tensors = self.slots[self.slot]
         for tensor, spec in zip(tensors, self.specs, strict=True):
             tensor.copy_(self.source.view(spec))
-        inputs = [unflatten(skeleton, tensors) for skeleton in self.skeletons]
-        self.last = []
-        with torch.no_grad():
-            milliseconds, result = self.stopwatch.time(lambda: self.model(*inputs))
-        flatten(result, self.last)
-        return {"ms": milliseconds}
+        return self._time([unflatten(skeleton, tensors) for skeleton in self.skeletons], tensors)
 
-    def burst(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
-        """Make timed calls in a row on the inputs of the last one, while the judge looks at its own clock."""
-        assert self.stopwatch is not None
-        inputs = [unflatten(skeleton, self.slots[self.slot]) for skeleton in self.skeletons]
+    def _time(self, inputs: list[Any], tensors: list[Tensor]) -> dict[str, Any]:
+        self.results = []
+        self.launches()
         with torch.no_grad():
-            for _ in range(message["calls"]):
-                self.stopwatch.time(lambda: self.model(*inputs), BURST_SPIN_CYCLES)
+            milliseconds, result = self.stopwatch.time(lambda: self._forward(inputs))
+        return self._describe(self._keep(result), tensors) | {"ms": milliseconds}
+
+    def _forward(self, inputs: list[Any]) -> Any:
+        if self.profiler is None:
+            return self.model(*inputs)
+        with torch.profiler.record_function(profiling.CALL_RANGE):
+            return self.model(*inputs)
+
+    def _keep(self, result: Any) -> list[Tensor]:
+        outputs: list[Tensor] = []
+        flatten(result, outputs)
+        self.results.append(outputs)
+        return outputs
+
+    def preload(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        """Copy the sets of inputs of the burst that follows to the device."""
+        source = self.segments[message["source"]]
+        self.sets = []
+        for specs in message["sets"]:
+            tensors = source.read(specs_from(specs, source.size), self.device)
+            self.sets.append([unflatten(skeleton, tensors) for skeleton in self.skeletons])
+        self.sync()
         return {}
 
+    def burst(self, _message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        """Make one timed call on each preloaded set, while the judge looks at its own clock."""
+        self.results = []
+        with torch.no_grad():
+            for inputs in self.sets:
+                self._keep(self.stopwatch.time(functools.partial(self._forward, inputs), BURST_SPIN_CYCLES)[1])
+        return {"checksums": [[integrity.checksum(output) for output in outputs] for outputs in self.results]}
+
     def snapshot(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
-        """Deliver the outputs of the last timed call."""
-        return self._deliver(list(self.last), (), self.segments[message["sink"]])
+        """Deliver the outputs of one of the last timed calls."""
+        outputs = self.results[message["index"]]
+        reply = self._describe(outputs, ()) | {"skeleton": flatten(list(outputs), [])}
+        return reply | self._deliver(outputs, reply["codes"], self.segments[message["sink"]])
 
     def _set_mode(self, train: bool) -> None:
         if isinstance(self.model, nn.Module):
@@ -203,26 +228,27 @@ class Harness:
         segment = self.segments[message["source"]]
         return segment.read(specs_from(message["tensors"], segment.size), device)
 
-    def _deliver(self, result: Any, inputs: Sequence[Tensor], sink: Segment) -> dict[str, Any]:
-        outputs: list[Tensor] = []
-        skeleton = flatten(result, outputs)
+    def _describe(self, outputs: list[Tensor], inputs: Sequence[Tensor]) -> dict[str, Any]:
+        """Say what can be said of outputs without sending them; their checksums commit this process to them."""
         parameters = list(self.model.parameters()) if isinstance(self.model, nn.Module) else []
         codes = integrity.output_codes(outputs, [*inputs, *parameters])
-        reply = {"skeleton": skeleton, "codes": codes, "tensors": None, "shapes": []}
-        if "D3" not in codes and "C11" not in codes:
-            reply["shapes"] = [[str(o.dtype).removeprefix("torch."), list(o.shape)] for o in outputs]
-            specs, size = layout(outputs)
-            if size <= sink.size:
-                sink.write(specs, [output.detach() for output in outputs])
-                reply["tensors"] = [list(spec) for spec in specs]
-        return reply
+        launched = [[name, self._is_own(file), count] for (name, file), count in self.launches().items()]
+        plain = not {"D3", "C9", "C11"} & set(codes)
+        checksums = [integrity.checksum(output) for output in outputs] if plain else []
+        return {"codes": codes, "launches": launched, "checksums": checksums}
 
-    def _observe(self) -> dict[str, str]:
-        ours = (Stopwatch.time, integrity.output_codes, state.observe, Channel.send, Segment.write, flatten, layout)
-        return state.observe(self.device, ours)
+    def _deliver(self, outputs: list[Tensor], codes: list[str], sink: Segment) -> dict[str, Any]:
+        if "D3" in codes or "C11" in codes:
+            return {"shapes": [], "tensors": None}
+        shapes = [[str(output.dtype).removeprefix("torch."), list(output.shape)] for output in outputs]
+        specs, size = layout(outputs)
+        if size > sink.size:
+            return {"shapes": shapes, "tensors": None}
+        sink.write(specs, [output.detach() for output in outputs])
+        return {"shapes": shapes, "tensors": [list(spec) for spec in specs]}
 
     def _is_own(self, file: str) -> bool:
-        return os.path.realpath(file) == os.path.realpath(self.path)
+        return os.path.realpath(file) == self.path
 
 
 def _rewritten(old: list[Tensor], new: list[Tensor]) -> list[Tensor]:
@@ -239,6 +265,9 @@ def _rewritten(old: list[Tensor], new: list[Tensor]) -> list[Tensor]:
 def _poison(device: str, sizes: list[int], pattern: int) -> None:
     """Leave a pattern in memory that the allocator will hand out next, so that nobody finds old results there."""
     blocks = [torch.empty(size, dtype=torch.uint8, device=device).fill_(pattern) for size in sizes for _ in range(2)]
+    for block in blocks:  # not so uniform that a look at a few bytes would tell
+        block[torch.randint(block.numel(), (block.numel() // 64 + 1,), device=device)] = 0
+        block[:64] = block[-64:] = 0
     blocks.clear()
 
 
@@ -286,6 +315,14 @@ def _failure(error: BaseException, operation: str) -> dict[str, Any]:
     return {"ok": False, "kind": kind, "error": text[-MAX_ERROR:]}
 
 
+def _hide() -> None:
+    """Keep the harness out of the candidate's way: not among the modules, nor among the objects that gc lists."""
+    for name in [name for name in sys.modules if name.split(".")[0] in ("workers", "drkernel_q")]:
+        del sys.modules[name]
+    gc.collect()
+    gc.freeze()
+
+
 def main(conn: int, device: str, plan: sandbox.Confinement) -> None:
     """Confine this fresh fork, say so, and serve the judge."""
     os.chdir(plan.workdir)
@@ -299,8 +336,8 @@ def main(conn: int, device: str, plan: sandbox.Confinement) -> None:
     channel = Channel(socket.socket(fileno=conn))
     if device == "cuda":
         torch.zeros(1, device="cuda")
-    gc.unfreeze()
     harness = Harness(channel, device, plan.workdir)
+    _hide()
     channel.send({"ok": True, "isolation": active})
     try:
         harness.serve()

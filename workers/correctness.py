@@ -191,6 +191,20 @@ def measure(anchor: Tensor, other: Tensor, scale: Tensor) -> Errors:
     return Errors(quantile, maximum, math.sqrt(difference / norm) if norm > 0 else float(difference > 0), worst)
 
 
+def is_as_exact(expected: Expected, usual: Expected) -> bool:
+    """Whether the reference is finite and about as exact here as it usually is."""
+    for working, exact, usual_working, usual_exact in zip(*expected[1:3], *usual[1:3], strict=True):
+        if not working.is_floating_point() or exact is None or usual_exact is None:
+            continue
+        if not bool(torch.isfinite(working).all()):
+            return False
+        here = measure(exact, working, row_scale(exact))
+        usually = measure(usual_exact, usual_working, row_scale(usual_exact))
+        if here.quantile > 4 * usually.quantile or here.maximum > 4 * usually.maximum:
+            return False
+    return True
+
+
 def precision_class(relative_l2: float) -> str:
     """Name the arithmetic that a relative L2 error looks like."""
     return next((name for bound, name in _CLASSES if relative_l2 <= bound), "lower")

@@ -67,17 +67,33 @@ def output_codes(outputs: Sequence[Tensor], others: Sequence[Tensor]) -> list[st
             codes.add("C10")
         if output.untyped_storage().nbytes() < output.numel() * output.element_size():
             codes.add("C9")
-    held = {_address(other) for other in others if is_plain(other) and other.numel()}
-    made = [_address(output) for output in dense if output.numel()]
-    if held & set(made):
+    made = [_extent(output) for output in dense if output.numel()]
+    held = [_extent(other) for other in others if is_plain(other) and other.numel()]
+    if any(_overlap(first, second) for first in made for second in held):
         codes.add("A11")
-    if len(set(made)) < len(made):
+    if any(_overlap(first, second) for number, first in enumerate(made) for second in made[:number]):
         codes.add("B7")
     return sorted(codes)
 
 
-def _address(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
+def _extent(tensor: Tensor) -> tuple[int, int]:
+    """Return the addresses of a tensor's first byte and past its last."""
+    reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
+    return tensor.data_ptr(), tensor.data_ptr() + reach * tensor.element_size()
+
+
+def _overlap(first: tuple[int, int], second: tuple[int, int]) -> bool:
+    return first[0] < second[1] and second[0] < first[1]
+
+
+def checksum(tensor: Tensor) -> int:
+    """Sum the bits of a dense tensor as whole numbers, modulo 2^64; the order of elements does not count."""
+    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}.get(tensor.element_size())
+    if tensor.is_complex():
+        return checksum(torch.view_as_real(tensor.detach()))
+    if not tensor.numel() or whole is None:
+        return 0
+    return int(tensor.detach().view(whole).sum(dtype=torch.int64).item())
 
 
 def same_bits(left: Tensor, right: Tensor) -> bool:
@@ -86,8 +102,14 @@ def same_bits(left: Tensor, right: Tensor) -> bool:
         return False
     if not left.numel():
         return True
-    first, second = (tensor.detach().contiguous().flatten().view(torch.uint8) for tensor in (left, right))
-    return bool(torch.equal(first, second))
+    return bool(torch.equal(_bytes(left), _bytes(right)))
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    flat = tensor.detach().contiguous().flatten()
+    if flat.numel() == 1:  # its stride may be anything, and a view as bytes wants 1
+        flat = flat.reshape(()).reshape(1)
+    return flat.view(torch.uint8)
 
 
 def verdict(findings: Sequence[Finding]) -> tuple[Integrity, tuple[Evidence, ...]]:

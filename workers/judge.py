@@ -5,7 +5,6 @@ attribution and statistics over what candidate processes report. Seeds are drawn
 process as inputs, never as numbers (but for the seed of the weights, which are no secret).
 """
 
-import secrets
 import socket
 import time
 from collections.abc import Iterator
@@ -32,7 +31,7 @@ from workers import integrity, profiling, timing, trial
 from workers.integrity import Finding, Weight
 from workers.reference import Reference
 from workers.remote import CandidateFailed, RemoteCandidate
-from workers.session import Session, pack_inputs
+from workers.session import Session
 from workers.trial import TrialResult
 from workers.wire import Channel
 from workers.zygote import Zygote
@@ -41,8 +40,6 @@ from workers.zygote import Zygote
 MAX_SOURCE_BYTES = 2**20
 #: Profiled forward passes.
 PROFILED_CALLS = {"cuda": 10, "cpu": 2}
-#: Most bytes of copies of inputs that they get, unless two passes need more.
-PROFILED_BYTES = 2 * 2**30
 
 
 class Facts:
@@ -148,46 +145,66 @@ class Judge:
         """Timing and profile, in a second, fresh candidate process that knows nothing of the first."""
         with self._candidate("load_again") as session:
             trial.build(session, reference)
-            if Stage.TIMING in self.protocol.stages:
-                with self._stage("timing"):
-                    self._time(session, reference)
-            if Stage.PROFILE in self.protocol.stages:
-                with self._stage("profile"):
-                    self._profile(session, reference, result)
+            candidate = timing.CandidateSide(session, reference)
+            try:
+                if Stage.TIMING in self.protocol.stages:
+                    with self._stage("timing"):
+                        self._time(candidate)
+                if Stage.PROFILE in self.protocol.stages:
+                    with self._stage("profile"):
+                        self._profile(candidate)
+            finally:
+                candidate.close()
+            self._compare_processes(candidate, result)
 
-    def _time(self, session: Session, reference: Reference) -> None:
-        race = timing.time_both(session, reference, self.protocol.baselines, self.protocol.timing_budget_s)
+    def _time(self, candidate: timing.CandidateSide) -> None:
+        race = timing.time_both(candidate, self.protocol.baselines, self.protocol.timing_budget_s)
         self.facts.timing = race.timing
-        if race.faults:
-            detail = f"outputs of timed calls, chosen in secret, are wrong ({len(race.faults)}): {race.faults[0]}"
-            self.facts.findings.append(Finding("B5", Weight.HARD, detail))
         if race.hidden_ms:
             claimed = f"{race.timing.candidate_ms:.3g} ms were claimed for a call"
             detail = f"{claimed}, the judge's own clock saw {race.timing.judge_ms:.3g} ms"
             self.facts.findings.append(Finding("D10", Weight.HARD, detail))
 
-    def _profile(self, session: Session, reference: Reference, result: TrialResult) -> None:
-        """Profile the process that was timed, and hold it against the one that was checked."""
-        findings = self.facts.findings
-        inputs = reference.inputs(secrets.randbits(63))
-        expected = reference.expected(inputs)
-        counted = session.call(inputs, expected, train=reference.train)
-        size = max(pack_inputs(inputs)[3], 1)
-        calls = min(max(PROFILED_BYTES // size, 2), PROFILED_CALLS[self.device])
-        rows, own, answer = session.profile(inputs, expected, calls, train=reference.train)
-        profile = self.facts.profile = profiling.attribute(rows, own, calls)
-        for given, code in ((counted, "B5"), (answer, "E10")):
-            findings += trial.findings_of(given, reference)
-            if (compared := trial.compare(expected, given)).outcome is not Outcome.CORRECT:
-                findings.append(Finding(code, Weight.HARD, f"wrong after the timing: {compared.detail}"))
-        if counted.own_names != result.own_names:
-            detail = "other Triton kernels run in the process that was timed than in the one that was checked"
-            findings.append(Finding("A16", Weight.SOFT, detail))
+    def _profile(self, candidate: timing.CandidateSide) -> None:
+        """Profile calls that are timed as all others are, and check what they give."""
+        session, findings = candidate.session, self.facts.findings
+        candidate.timed()  # as the first of a session, the next call would pay for its start
+        session.profile(on=True)
+        before = len(candidate.answers)
+        calls = PROFILED_CALLS[self.device]
+        for _ in range(calls):
+            candidate.timed()
+        answers = candidate.answers[before:]
+        candidate.keep()
+        rows = session.profile(on=False)
+        candidate.check()
+        own = frozenset[str]().union(*(answer.own_names for answer in answers))
+        profile = self.facts.profile = profiling.attribute(rows, set(own), calls)
         if profile.profile_ratio is None:
             findings.append(Finding("E13", Weight.FAILED, "the profiler recorded no device activity"))
-        elif counted.own_launches and not profile.launches and self.protocol.backend == "triton":
+        elif own and not profile.launches and self.protocol.backend == "triton":
             detail = "Triton launches were counted, but no kernel of the candidate took device time"
             findings.append(Finding("A7", Weight.HARD, detail))
+
+    def _compare_processes(self, candidate: timing.CandidateSide, result: TrialResult) -> None:
+        """Hold what the timed process did against what the checked one did."""
+        findings = self.facts.findings
+        for answer in candidate.answers:
+            findings += trial.findings_of(answer, candidate.reference)
+        if candidate.faults:
+            detail = (
+                f"outputs of timed calls, chosen in secret, are wrong ({len(candidate.faults)}): {candidate.faults[0]}"
+            )
+            findings.append(Finding("B5", Weight.HARD, detail))
+        calls = [answer for answer in candidate.answers if answer.outputs is None and answer.checksums]
+        idle = sum(not answer.own_launches for answer in calls)
+        if self.protocol.backend == "triton" and result.own_launches and idle:
+            detail = f"in {idle} of {len(calls)} timed calls no Triton kernel of the candidate ran"
+            findings.append(Finding("A8", Weight.HARD, detail))
+        names = frozenset[str]().union(*(answer.own_names for answer in calls))
+        if names != result.own_names:
+            detail = "other Triton kernels run in the process that was timed than in the one that was checked"
+            findings.append(Finding("A16", Weight.NOTE, detail))
 
     @contextmanager
     def _candidate(self, stage: str) -> Iterator[Session]:

@@ -1,6 +1,6 @@
-"""Triton launches of this process: counted, or suppressed.
+"""Triton launches of this process: counted for good, and for a while suppressed or their results perturbed.
 
-Both are done inside the candidate's process, so what they say is a claim: it can add evidence and never take any away.
+All of it is done inside the candidate's process, so what it says is a claim: it can add evidence and take none away.
 """
 
 from collections import Counter
@@ -8,44 +8,87 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
+
+from workers.integrity import checksum
+
 #: Launches by (kernel name, file that its function was defined in).
 Launches = Counter[tuple[str, str]]
+#: In front of the kernel's name in the profiler, where a launch of the interpreter takes the place of device activity.
+OWN_RANGE = "drkq::launch::"
+#: How a perturbed result differs: enough for any tolerance, little enough to stay in the domain of what follows.
+_FACTOR, _OFFSET = 1.02, 1e-3
 
 
-@contextmanager
-def counted(device: str) -> Iterator[Launches]:
-    """Count the launches that finish while the context lasts."""
-    launches: Launches = Counter()
+def count_for_good(device: str) -> Callable[[], Launches]:
+    """Begin to count launches; what is returned takes the counts since the last time."""
     if device == "cpu":
         from workers.interpreter import LaunchRecorder
 
-        with LaunchRecorder() as recorded:
-            yield launches
-        launches.update((launch.name, launch.file) for launch in recorded)
-        return
+        recorded = LaunchRecorder(annotate=OWN_RANGE).__enter__()
+
+        def take_recorded() -> Launches:
+            counts: Launches = Counter((launch.name, launch.file) for launch in recorded)
+            recorded.clear()
+            return counts
+
+        return take_recorded
+    counts: Launches = Counter()
 
     def count(run: Callable[..., Any], function: Any, *args: Any, warmup: bool, **kwargs: Any) -> Any:
         kernel = run(function, *args, warmup=warmup, **kwargs)
         if not warmup and kernel is not None:
-            launches[kernel.metadata.name, function.fn.__code__.co_filename] += 1
+            counts[kernel.metadata.name, function.fn.__code__.co_filename] += 1
         return kernel
 
-    with _replaced(_function_type(device), count):
-        yield launches
+    _replace(function_type(device), count)
+
+    def take() -> Launches:
+        taken = Counter(counts)
+        counts.clear()
+        return taken
+
+    return take
 
 
 @contextmanager
 def suppressed(device: str) -> Iterator[None]:
-    """Let every launch of a Triton function do nothing while the context lasts (the ablation probe)."""
+    """Let every launch of a Triton function do nothing while the context lasts."""
 
     def skip(run: Callable[..., Any], function: Any, *args: Any, warmup: bool, **kwargs: Any) -> Any:
         return run(function, *args, warmup=True, **kwargs) if warmup else None
 
-    with _replaced(_function_type(device), skip):
+    with _replaced(function_type(device), skip):
         yield
 
 
-def _function_type(device: str) -> Any:
+@contextmanager
+def perturbed(device: str) -> Iterator[list[int]]:
+    """Change, by about 2 %, whatever floating-point numbers a launch has written, while the context lasts.
+
+    Yields the checksums of what was written, a launch after the other.
+    """
+    checksums: list[int] = []
+
+    def disturb(run: Callable[..., Any], function: Any, *args: Any, **kwargs: Any) -> Any:
+        tensors = [value for value in (*args, *kwargs.values()) if type(value) is torch.Tensor]
+        floats = [tensor for tensor in tensors if tensor.is_floating_point()]
+        before = [tensor.clone() for tensor in floats]
+        kernel = run(function, *args, **kwargs)
+        for old, tensor in zip(before, floats, strict=True):
+            written = (tensor != old) & torch.isfinite(tensor)
+            if not bool(written.any()):
+                continue
+            checksums.append(checksum(torch.where(written, tensor, torch.zeros_like(tensor)).contiguous()))
+            tensor.copy_(torch.where(written, tensor * _FACTOR + _OFFSET, tensor))
+        return kernel
+
+    with _replaced(function_type(device), disturb):
+        yield checksums
+
+
+def function_type(device: str) -> Any:
+    """Return the class whose `run` every launch goes through."""
     if device == "cpu":
         from triton.runtime.interpreter import InterpretedFunction
 
@@ -55,14 +98,19 @@ def _function_type(device: str) -> Any:
     return JITFunction
 
 
-@contextmanager
-def _replaced(kind: Any, behaviour: Callable[..., Any]) -> Iterator[None]:
-    original = kind.run
+def _replace(kind: Any, behaviour: Callable[..., Any]) -> Callable[..., Any]:
+    original: Callable[..., Any] = kind.run
 
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         return behaviour(original, self, *args, **kwargs)
 
     kind.run = run
+    return original
+
+
+@contextmanager
+def _replaced(kind: Any, behaviour: Callable[..., Any]) -> Iterator[None]:
+    original = _replace(kind, behaviour)
     try:
         yield
     finally:

@@ -1,7 +1,7 @@
 """Probes: inputs made from drawn ones, on which an honest kernel is as right as on any other.
 
-They use no value that the drawn input does not hold, so they stay within the reference's domain, and they leave zeros
-where they are, so that triangular and sparse inputs keep their structure.
+They stay within the reference's domain as far as can be told from drawn values, and leave zeros where they are, so that
+triangular and sparse inputs keep their structure.
 """
 
 import secrets
@@ -10,10 +10,12 @@ from typing import Any
 
 from torch import Tensor
 
+from workers import integrity
 from workers.session import pack_inputs
 from workers.shared import unflatten
 
 #: Changes a contiguous tensor in place.
+_WIDE, _AMPLIFICATION = 1.5, 16.0
 Change = Callable[[Tensor], None]
 
 
@@ -62,3 +64,25 @@ def structured(tensor: Tensor) -> None:
 def _rows(tensor: Tensor) -> Tensor:
     """View a contiguous tensor as rows along its last dimension; as a single row where those have one element."""
     return tensor.view(-1, tensor.shape[-1]) if tensor.dim() > 1 and tensor.shape[-1] > 1 else tensor.view(1, -1)
+
+
+def amplified(tensor: Tensor) -> None:
+    """Amplify the middle half of the rows sixteenfold, if the values look unbounded (below -1.5 and above 1.5)."""
+    if not (float(tensor.min()) < -_WIDE and float(tensor.max()) > _WIDE):
+        return
+    rows = tensor.reshape(-1, tensor.shape[-1]) if tensor.dim() > 1 else tensor.reshape(-1, 1)
+    rows[len(rows) // 4 : -(-3 * len(rows) // 4)] *= _AMPLIFICATION
+
+
+def share_changed(left: Sequence[Tensor], right: Sequence[Tensor], inputs: Sequence[Tensor]) -> float | None:
+    """Return the share of elements of floating-point outputs that differ; None when there are none.
+
+    An output that is an input, bit by bit, does not count: nobody has to make it.
+    """
+    total = differing = 0
+    for first, second in zip(left, right, strict=False):
+        passed_through = any(integrity.same_bits(first, given) for given in inputs)
+        if first.is_floating_point() and not passed_through:
+            total += first.numel()
+            differing += int((first != second).sum())
+    return differing / total if total else None

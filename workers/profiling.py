@@ -6,20 +6,26 @@ Device time counts kernels, copies and fills; CPU time never counts. On the `cpu
 a top-level torch operator each take the place of a kernel, by wall clock.
 """
 
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 
 from drkernel_q.evaluation import KernelProfile, Origin, Profile
-from workers import launch
+from workers.launch import OWN_RANGE
 
 #: Most rows that are kept of one profile.
 MAX_ROWS = 200
 _MEMORY_NAMES = ("Memcpy", "Memset")
 _COMPILER_PREFIXES = ("triton_poi_", "triton_red_", "triton_per_", "triton_tem_")
-_OWN_RANGE = "drkq::launch::"
+#: Operators of torch itself; what a custom operator of the candidate launches is the candidate's.
+_TORCH = ("aten::", "prims::", "torch::", "cudnn::", "c10d::")
+#: Range of the profiler around the candidate's forward pass.
+CALL_RANGE = "drkq::call"
+
+
+#: Device time and times by kernel name and operator.
+Rows = dict[tuple[str, str | None], tuple[float, int]]
 
 
 class Row(NamedTuple):
@@ -32,68 +38,81 @@ class Row(NamedTuple):
     times: int
 
 
-def record(device: str, call: Callable[[], Any], calls: int) -> tuple[list[Row], launch.Launches]:
-    """Profile `calls` calls; return device activity, and the Triton launches seen."""
-    if device == "cuda":
-        with launch.counted(device) as counts:
-            rows = _record_cuda(call, calls)
-        return rows, counts
-    return _record_cpu(call, calls)
+class Profiler:
+    """Records device activity of the calls that are made inside `CALL_RANGE` while it runs."""
+
+    def __init__(self, device: str) -> None:
+        """Start recording."""
+        from torch.profiler import ProfilerActivity, profile
+
+        self.device = device
+        activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device == "cuda" else [])
+        self.session = profile(activities=activities)
+        self.session.__enter__()  # type: ignore[no-untyped-call]
+
+    def stop(self) -> list[Row]:
+        """Stop recording and return what ran."""
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+        self.session.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+        return _cuda_rows(self.session) if self.device == "cuda" else _cpu_rows(self.session)
 
 
-def warm_up(device: str) -> None:
-    """Pay for the first profiler session of a process (seconds on a GPU)."""
-    if device == "cuda":
-        _record_cuda(lambda: torch.zeros(1, device="cuda"), 1)
-
-
-def _record_cuda(call: Callable[[], Any], calls: int) -> list[Row]:
+def _cuda_rows(session: Any) -> list[Row]:
+    """Sum device activity whose launch lies inside a call, by name and by the torch operator that launched it."""
     from torch._C._autograd import DeviceType
-    from torch.profiler import ProfilerActivity, profile
 
-    torch.cuda.synchronize()
-    with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
-        for _ in range(calls):
-            call()
-        torch.cuda.synchronize()
-    assert profiler.profiler is not None
-    events = profiler.profiler.kineto_results.events()
-    operators = {e.correlation_id(): e.name() for e in events if e.device_type() == DeviceType.CPU and _is_operator(e)}
-    sums: dict[tuple[str, str | None], tuple[float, int]] = {}
+    events = session.profiler.kineto_results.events()
+    on_host = [event for event in events if event.device_type() == DeviceType.CPU]
+    calls = [
+        (event.start_ns(), event.start_ns() + event.duration_ns()) for event in on_host if event.name() == CALL_RANGE
+    ]
+    launched = {event.correlation_id(): event.start_ns() for event in on_host if not _is_range(event)}
+    operators = {event.correlation_id(): event.name() for event in on_host if event.name().startswith(_TORCH)}
+    rows: Rows = {}
     for event in events:
         if event.device_type() != DeviceType.CUDA or event.is_user_annotation():
             continue
-        key = (event.name(), operators.get(event.linked_correlation_id()))
-        total, count = sums.get(key, (0.0, 0))
-        sums[key] = (total + event.duration_ns() / 1e3, count + 1)
-    return [Row(name, operator, total, count) for (name, operator), (total, count) in sums.items()]
+        at = launched.get(event.correlation_id(), event.start_ns())
+        if any(start <= at <= end for start, end in calls):
+            _add(rows, event.name(), operators.get(event.linked_correlation_id()), event.duration_ns() / 1e3)
+    return _listed(rows)
 
 
-def _is_operator(event: Any) -> bool:
-    return "::" in event.name() and not event.is_user_annotation()
+def _is_range(event: Any) -> bool:
+    return event.is_user_annotation() or "::" in event.name()
 
 
-def _record_cpu(call: Callable[[], Any], calls: int) -> tuple[list[Row], launch.Launches]:
-    from torch.profiler import ProfilerActivity, profile
-
-    from workers.interpreter import LaunchRecorder
-
-    with (
-        profile(activities=[ProfilerActivity.CPU]) as profiler,
-        LaunchRecorder(annotate=_OWN_RANGE) as recorded,
-    ):
-        for _ in range(calls):
-            call()
-    counts: launch.Launches = Counter((one.name, one.file) for one in recorded)
-    sums: dict[tuple[str, str | None], tuple[float, int]] = {}
-    for event in profiler.events() or ():
-        if event.cpu_parent is not None:
+def _cpu_rows(session: Any) -> list[Row]:
+    """Sum, inside of calls, launches of the interpreter and the torch operators around them, by wall clock."""
+    rows: Rows = {}
+    for event in session.events() or ():
+        parents = _parents(event)
+        if CALL_RANGE not in parents or any(name.startswith((*_TORCH, OWN_RANGE)) for name in parents):
             continue
-        own = event.name.startswith(_OWN_RANGE)
-        key = (event.name.removeprefix(_OWN_RANGE), None if own else event.name)
-        total, count = sums.get(key, (0.0, 0))
-        sums[key] = (total + event.cpu_time_total, count + 1)
-    return [Row(name, operator, total, count) for (name, operator), (total, count) in sums.items()], counts
+        if event.name.startswith(OWN_RANGE):
+            _add(rows, event.name.removeprefix(OWN_RANGE), None, event.cpu_time_total)
+        elif event.name.startswith(_TORCH):
+            _add(rows, event.name, event.name, event.cpu_time_total)
+    return _listed(rows)
+
+
+def _parents(event: Any) -> list[str]:
+    names = []
+    parent = event.cpu_parent
+    while parent is not None:
+        names.append(parent.name)
+        parent = parent.cpu_parent
+    return names
+
+
+def _add(rows: Rows, name: str, operator: str | None, device_us: float) -> None:
+    total, times = rows.get((name, operator), (0.0, 0))
+    rows[name, operator] = (total + device_us, times + 1)
+
+
+def _listed(rows: Rows) -> list[Row]:
+    return [Row(name, operator, total, times) for (name, operator), (total, times) in rows.items()]
 
 
 def attribute(rows: Sequence[Row], own_names: set[str], calls: int) -> Profile:

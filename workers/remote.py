@@ -110,11 +110,13 @@ class RemoteCandidate:
         raise AssertionError("unreachable")
 
     def children(self) -> int:
-        """Count the child processes that the candidate has now."""
+        """Count the processes that the candidate has made and that still live, daemons included where it has a user."""
         assert self.child is not None
         try:
-            with open(f"/proc/{self.child.pid}/task/{self.child.pid}/children") as children:
-                return len(children.read().split())
+            user = os.stat(f"/proc/{self.child.pid}").st_uid
+            if user != os.getuid():
+                return sum(_owner(name) == user for name in os.listdir("/proc") if name.isdigit()) - 1
+            return _sum_over_family(self.child.pid, lambda _: 1) - 1
         except OSError:
             return 0
 
@@ -184,6 +186,13 @@ def _sum_over_family(pid: int, measure: Callable[[int], int]) -> int:
             return total + sum(_sum_over_family(int(child), measure) for child in children.read().split())
     except (OSError, ValueError):
         return 0
+
+
+def _owner(name: str) -> int:
+    try:
+        return os.stat(f"/proc/{name}").st_uid
+    except OSError:
+        return -1  # it ended meanwhile
 
 
 def _resident_bytes(pid: int) -> int:

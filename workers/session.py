@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,8 +39,12 @@ class Answer(NamedTuple):
     """Codes of `workers.integrity.OUTPUT_RULES` that the harness saw."""
     state: tuple[str, ...] = ()
     """What of `workers.state.CODES` differs from before the candidate was loaded."""
+    checksums: tuple[int, ...] = ()
+    """What the process committed itself to, by `workers.integrity.checksum` of each output."""
     changed: bool = False
     """Whether the inputs were written to."""
+    written: tuple[int, ...] = ()
+    """Checksums of what perturbed launches had written."""
     own_launches: int = 0
     """Launches of Triton functions of the candidate's file."""
     own_names: frozenset[str] = frozenset()
@@ -105,11 +109,12 @@ class Session:
         train: bool,
         grad: bool = False,
         reuse: bool = False,
-        ablate: bool = False,
+        meddle: Literal["", "ablate", "perturb"] = "",
     ) -> Answer:
         """Run one forward pass on copies of `inputs`.
 
-        With `reuse` the contents come to lie in the tensors of the call before; with `ablate` no Triton launch happens.
+        With `reuse` the contents come to lie in the tensors of the call before. `meddle` suppresses every Triton launch
+        (`ablate`), or changes what launches write (`perturb`).
         """
         skeletons, tensors, _, _ = pack_inputs(inputs)
         sink = self._take(expected)
@@ -119,49 +124,36 @@ class Session:
             "train": train,
             "grad": grad,
             "reuse": reuse,
-            "ablate": ablate,
+            "meddle": meddle,
             "poison": POISON[self._calls % len(POISON)],
             "sizes": [tensor.numel() * tensor.element_size() for tensor in expected.working],
             "sink": sink.fd,
         }
         reply = self._ask("call", message | self._put(tensors))
         with _reading("launches"):
-            own, other, names = _launches(reply["launches"])
             seconds = _number(reply["seconds"])
-        return self._answer(reply, expected, sink)._replace(
-            changed=reply.get("changed") is not False,
-            own_launches=own,
-            own_names=names,
-            other_launches=other,
-            seconds=seconds,
-        )
+            written = tuple(int(value) for value in reply["written"])
+        answer = self._answer(reply, expected, sink)
+        return answer._replace(changed=reply.get("changed") is not False, written=written, seconds=seconds)
 
-    def profile(
-        self, inputs: Sequence[Any], expected: Expected, calls: int, *, train: bool
-    ) -> tuple[list[Row], set[str], Answer]:
-        """Profile `calls` forward passes.
-
-        Returns device activity, the names of the candidate's own kernels, and what the last pass gave.
-        """
-        skeletons, tensors, _, _ = pack_inputs(inputs)
-        sink = self._take(expected)
-        message = {"inputs": skeletons, "calls": calls, "train": train, "sink": sink.fd}
-        reply = self._ask("profile", message | self._put(tensors))
+    def profile(self, *, on: bool) -> list[Row]:
+        """Start to profile the timed calls that follow, or stop and return device activity inside of them."""
+        reply = self._ask("profile", {"on": on})
+        if on:
+            return []
         with _reading("profile"):
-            rows = [
+            return [
                 Row(claimed_text(name), None if operator is None else claimed_text(operator), _number(us), int(times))
                 for name, operator, us, times in reply["rows"]
             ]
-            own = {claimed_text(name) for name in reply["own"]}
-        return rows, own, self._answer(reply, expected, sink)
 
     def arm(self, segment: Segment, skeletons: Sequence[Any], specs: Sequence[TensorSpec]) -> None:
         """Show the process where the inputs of timed calls will appear."""
         self._share(segment, writable=False)
         self._ask("arm", {"source": segment.fd, "inputs": skeletons, "tensors": [list(spec) for spec in specs]})
 
-    def timed(self) -> float:
-        """Time one call on the inputs that lie ready; return the milliseconds that the process claims."""
+    def timed(self) -> tuple[float, Answer]:
+        """Time one call on the inputs that lie ready; return the milliseconds claimed, and what comes with them."""
         start = time.perf_counter()
         reply = self._ask("timed", {})
         most_ms = (time.perf_counter() - start) * 1e3
@@ -169,19 +161,30 @@ class Session:
             milliseconds = _number(reply["ms"])
             if not SHORTEST_MS <= milliseconds <= most_ms:
                 raise ValueError(f"{milliseconds:.3g} ms within {most_ms:.3g} ms")
-            return milliseconds
+        return milliseconds, self._claims(reply)
 
-    def burst(self, calls: int) -> float:
-        """Let the process make timed calls in a row; return the seconds that passed on the judge's own clock."""
+    def preload(self, segment: Segment, sets: Sequence[Sequence[TensorSpec]]) -> None:
+        """Let the process copy sets of inputs to the device, for the burst that follows."""
+        self._share(segment, writable=False)
+        places = [[list(spec) for spec in specs] for specs in sets]
+        self._ask("preload", {"source": segment.fd, "sets": places})
+
+    def burst(self) -> tuple[float, list[tuple[int, ...]]]:
+        """Let the process make a timed call on each preloaded set.
+
+        Returns the seconds that passed on the judge's own clock, and the checksums of each call's outputs.
+        """
         start = time.perf_counter()
-        self._ask("burst", {"calls": calls})
-        return time.perf_counter() - start
+        reply = self._ask("burst", {})
+        seconds = time.perf_counter() - start
+        with _reading("checksums"):
+            return seconds, [tuple(int(value) for value in row) for row in reply["checksums"]]
 
-    def snapshot(self, expected: Expected) -> Answer:
-        """Take the outputs of the last timed call, as a plain list."""
+    def snapshot(self, expected: Expected, index: int) -> Answer:
+        """Take the outputs of one of the last timed calls, as a plain list."""
         sink = self._take(expected)
         flat = expected._replace(skeleton=flatten(list(expected.working), []))
-        return self._answer(self._ask("snapshot", {"sink": sink.fd}), flat, sink)
+        return self._answer(self._ask("snapshot", {"sink": sink.fd, "index": index}), flat, sink)
 
     def _ask(self, operation: str, message: dict[str, Any]) -> dict[str, Any]:
         return self.remote.ask(operation, message, deadline_s=self.deadline_s)
@@ -212,19 +215,37 @@ class Session:
         self.remote.ask("share", message, [segment.fd], deadline_s=self.deadline_s)
         return segment
 
-    def _answer(self, reply: dict[str, Any], expected: Expected, sink: Segment) -> Answer:
+    def _claims(self, reply: dict[str, Any]) -> Answer:
+        """Read what comes with every call."""
         with _reading("outputs"):
             codes, changes = tuple(reply["codes"]), tuple(reply["state"])
             if not (integrity.OUTPUT_RULES.keys() >= set(codes) and state.CODES.keys() >= set(changes)):
                 raise ValueError("unknown codes")
+            own, other, names = _launches(reply["launches"])
+            checksums = tuple(int(value) for value in reply["checksums"])
+        return Answer(
+            None,
+            Outcome.CORRECT,
+            None,
+            codes,
+            changes,
+            checksums,
+            own_launches=own,
+            own_names=names,
+            other_launches=other,
+        )
+
+    def _answer(self, reply: dict[str, Any], expected: Expected, sink: Segment) -> Answer:
+        claims = self._claims(reply)
+        with _reading("outputs"):
             fault = _structure_fault(reply, expected)
             if fault is not None:
-                return Answer(None, *fault, codes, changes)
+                return claims._replace(outcome=fault[0], detail=fault[1])
             specs = specs_from(reply["tensors"], sink.size)
             for spec, working in zip(specs, expected.working, strict=True):
                 if (spec.dtype, spec.shape) != (_name(working.dtype), list(working.shape)):
                     raise ValueError("places that do not fit the shapes")
-            return Answer(sink.read(specs, self.device), Outcome.CORRECT, None, codes, changes)
+            return claims._replace(outputs=sink.read(specs, self.device))
 
 
 @contextmanager

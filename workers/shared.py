@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-_ALIGN = 256
+#: Every tensor begins at a multiple of this, bytes.
+ALIGN = 256
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 _SEAL_FUTURE_WRITE = 0x10
 _HOST_REGISTER_READ_ONLY = 8
@@ -25,6 +26,8 @@ _DTYPES = {str(value).removeprefix("torch."): value for value in vars(torch).val
 PIN_BYTES = 2**20
 #: No size, stride or offset is this large; torch counts in 64 bits.
 MAX_NUMBER = 2**48
+#: What torch returns for several named results, such as `torch.max` with a dimension.
+_STRUCT_SEQUENCES = frozenset(value for value in vars(torch.return_types).values() if isinstance(value, type))
 #: Deepest nesting of a value that is packed or read back.
 MAX_DEPTH = 16
 
@@ -124,7 +127,7 @@ def layout(tensors: Sequence[Tensor]) -> tuple[list[TensorSpec], int]:
         stride = list(tensor.stride()) if dense else _contiguous_strides(tensor.shape)
         spec = TensorSpec(str(tensor.dtype).removeprefix("torch."), list(tensor.shape), stride, offset)
         specs.append(spec)
-        offset += -(-spec.nbytes // _ALIGN) * _ALIGN
+        offset += -(-spec.nbytes // ALIGN) * ALIGN
     return specs, offset
 
 
@@ -156,7 +159,7 @@ def specs_from(rows: Any, limit_bytes: int) -> list[TensorSpec]:
     specs = []
     for row in rows:
         spec = _spec_from(row)
-        if spec.offset % _ALIGN or spec.offset + spec.nbytes > limit_bytes:
+        if spec.offset % ALIGN or spec.offset + spec.nbytes > limit_bytes:
             raise ValueError("a tensor spec that reaches outside its memory")
         specs.append(spec)
     return specs
@@ -187,10 +190,10 @@ def flatten(value: Any, tensors: list[Tensor], depth: int = 0) -> Any:
         return {"v": value}
     if isinstance(value, float):
         return {"f": value.hex()}
-    if isinstance(value, list | tuple):
-        kind = "l" if isinstance(value, list) else "u"
+    if type(value) in (list, tuple) or type(value) in _STRUCT_SEQUENCES:
+        kind = "l" if type(value) is list else "u"
         return {kind: [flatten(item, tensors, depth + 1) for item in value]}
-    if isinstance(value, dict):
+    if type(value) is dict:
         return {"d": [[flatten(key, [], depth + 1), flatten(item, tensors, depth + 1)] for key, item in value.items()]}
     if isinstance(value, torch.dtype):
         return {"y": str(value).removeprefix("torch.")}

@@ -1,97 +1,162 @@
-"""State of a candidate's process that a forward call has no business to change, as comparable text.
+"""State of a candidate's process that a forward call has no business to change, and deeds it has no business to do.
 
-Taken before any candidate code is loaded and again after each phase; what differs is evidence. The first letter-number
-pair of `CODES` is the trick of the catalogue that such a change belongs to.
+A `Guard` is made before any candidate code is loaded; what differs afterwards is evidence, by the codes of `CODES`.
+Python code cannot take an audit hook away, and cannot look for the harness without the hook seeing it.
 """
 
+import builtins
 import gc
+import json
+import mmap
+import select
+import socket
+import struct
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
+from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 import torch
 from torch import nn
 
+from workers.launch import function_type
+
 #: What is watched, and the code of a change.
 CODES: Mapping[str, str] = {
     "modes": "E1",
-    "dispatcher": "E1",
+    "operators": "E1",
     "module hooks": "E1",
     "stream": "D2",
     "functions": "D10",
+    "introspection": "D12",
+    "foreign calls": "D13",
     "tracing": "E10",
     "garbage collector": "D7",
     "threads": "D6",
     "numeric flags": "F3",
 }
 #: Changes that an honest kernel may cause by clumsiness: suspicious, and not enough to reject.
-SOFT = frozenset({"threads", "numeric flags", "garbage collector"})
-_OPERATORS = (
-    "empty.memory_format",
-    "copy_",
-    "mm",
-    "addmm",
-    "bmm",
-    "softmax.int",
-    "_softmax",
-    "sum.dim_IntList",
-    "add.Tensor",
-)
+SOFT = frozenset({"threads", "numeric flags", "garbage collector", "foreign calls"})
 _HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks")
-#: Functions that measure, compare or copy: their replacement fools an evaluator that trusts them.
-_FUNCTIONS: tuple[tuple[Any, str], ...] = (
-    (time, "perf_counter"),
-    (time, "perf_counter_ns"),
-    (time, "time"),
-    (time, "monotonic"),
-    (torch, "allclose"),
-    (torch, "equal"),
-    (torch.Tensor, "copy_"),
-    (torch.Tensor, "clone"),
-    (torch.Tensor, "to"),
-    (torch.Tensor, "cpu"),
-    (torch.Tensor, "detach"),
-    (torch.cuda, "synchronize"),
-    (torch.cuda, "Event"),
-    (torch.cuda.Event, "record"),
-    (torch.cuda.Event, "elapsed_time"),
-    (nn.Module, "__call__"),
-    (nn.Module, "_call_impl"),
-    (nn.Module, "to"),
-    (nn.Module, "train"),
-)
-
-
-def observe(device: str, ours: tuple[Callable[..., Any], ...] = ()) -> dict[str, str]:
-    """Describe everything that `CODES` names; `ours` are functions of the harness to watch as well."""
-    found = {
-        "modes": f"{torch._C._len_torch_function_stack()} {torch._C._len_torch_dispatch_stack()}",
-        "dispatcher": str(hash(tuple(torch._C._dispatch_dump(f"aten::{name}") for name in _OPERATORS))),
-        "module hooks": str([len(getattr(nn.modules.module, name, ())) for name in _HOOKS]),
-        "functions": str(
-            [_identity(getattr(owner, name, None)) for owner, name in _FUNCTIONS] + [*map(_identity, ours)]
-        ),
-        "tracing": f"{sys.gettrace() is not None} {sys.getprofile() is not None}",
-        "garbage collector": f"{gc.isenabled()} {len(gc.callbacks)}",
-        "threads": str(len(sys._current_frames())),
-        "numeric flags": str(_flags()),
-        "stream": "",
+#: Audit events: ways to reach objects that were not given, and ways past Python.
+_INTROSPECTION = frozenset(
+    {
+        "sys._getframe",
+        "sys._current_frames",
+        "gc.get_objects",
+        "gc.get_referrers",
+        "gc.get_referents",
+        "sys.addaudithook",
+        "sys.settrace",
+        "sys.setprofile",
     }
-    if device == "cuda":
-        found["stream"] = str(torch._C._cuda_getCurrentRawStream(torch.cuda.current_device()))
-    return found
+)
+_FOREIGN = frozenset({"ctypes.dlopen", "ctypes.dlsym", "ctypes.dlsym/handle", "ctypes.cdata", "ctypes.string_at"})
+#: Our packages: a kernel has nothing to import from the judge's.
+_OURS = frozenset({"workers", "drkernel_q", "policy"})
+_THROUGH = ("/inspect.py", "/ctypes/__init__.py", "/importlib/__init__.py", "<frozen importlib._bootstrap>")
+#: Attributes that lead from an object to a frame, and those whose replacement changes a function in place.
+_ATTRIBUTES = {
+    "object.__getattr__": frozenset({"tb_frame", "gi_frame", "cr_frame", "ag_frame"}),
+    "object.__setattr__": frozenset({"__code__", "__defaults__", "__kwdefaults__"}),
+}
 
 
-def changes(before: Mapping[str, str], after: Mapping[str, str]) -> list[str]:
-    """Name what differs."""
-    return [name for name in CODES if before[name] != after[name]]
+class Guard:
+    """Watches this process from now on."""
+
+    def __init__(self, device: str, path: str, harness: Iterable[Any]) -> None:
+        """Watch for what the file `path` does; `harness` are classes of ours whose functions must stay."""
+        self.device = device
+        self.path = path
+        self.deeds: set[str] = set()
+        self._looking = False
+        self._frame = sys._getframe
+        ours = [module for name, module in sys.modules.items() if name.split(".")[0] == "workers"]
+        self.owners: list[Any] = [*_OWNERS, function_type(device), *ours, *harness]
+        self.functions = [_functions(owner) for owner in self.owners]
+        self.codes = [_code_of(function) for function in self._python_functions()]
+        self.before = self._observe()
+        sys.addaudithook(self._audit)
+
+    def changes(self) -> list[str]:
+        """Name what differs from the beginning, and what was done since."""
+        after = self._observe()
+        found = {name for name, value in self.before.items() if after[name] != value} | self.deeds
+        if self._functions_changed():
+            found.add("functions")
+        return [name for name in CODES if name in found]
+
+    def _functions_changed(self) -> bool:
+        for owner, known in zip(self.owners, self.functions, strict=True):
+            now = vars(owner)
+            if any(id(now.get(name)) != identity for name, identity in known.items()):
+                return True
+        return self.codes != [_code_of(function) for function in self._python_functions()]
+
+    def _python_functions(self) -> list[FunctionType]:
+        """List the functions of ours: swapping a function's code keeps its identity."""
+        ours = self.owners[len(_OWNERS) + 1 :]
+        return [value for owner in ours for value in vars(owner).values() if isinstance(value, FunctionType)]
+
+    def _observe(self) -> dict[str, str]:
+        overridden = [name for name in torch.library._impls if name.startswith("aten/")]
+        stream = str(torch._C._cuda_getCurrentRawStream(torch.cuda.current_device())) if self.device == "cuda" else ""
+        return {
+            "modes": f"{torch._C._len_torch_function_stack()} {torch._C._len_torch_dispatch_stack()}",
+            "operators": str(sorted(overridden)),
+            "module hooks": str([len(getattr(nn.modules.module, name, ())) for name in _HOOKS]),
+            "tracing": f"{sys.gettrace() is not None} {sys.getprofile() is not None}",
+            "garbage collector": f"{gc.isenabled()} {len(gc.callbacks)}",
+            "threads": str(len(sys._current_frames())),
+            "numeric flags": str(_flags()),
+            "stream": stream,
+        }
+
+    def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
+        ours = event == "import" and str(arguments[0]).partition(".")[0] in _OURS
+        if ours or event in _INTROSPECTION or (event in _ATTRIBUTES and arguments[1] in _ATTRIBUTES[event]):
+            kind = "introspection"
+        elif event in _FOREIGN:
+            kind = "foreign calls"
+        else:
+            return
+        if kind in self.deeds or self._looking:
+            return
+        self._looking = True  # to look for the caller raises an event of its own
+        try:
+            if self._is_theirs(self._frame(1)):
+                self.deeds.add(kind)
+        finally:
+            self._looking = False
+
+    def _is_theirs(self, frame: FrameType | None) -> bool:
+        """Whether the candidate's file did it, itself or through a module that does such things for others."""
+        while frame is not None and frame.f_code.co_filename.endswith(_THROUGH):
+            frame = frame.f_back
+        return frame is not None and frame.f_code.co_filename == self.path
 
 
-def _identity(function: Any) -> tuple[int, int]:
-    """Identify a function by object and by code: swapping `__code__` keeps the object."""
-    code = getattr(function, "__code__", None)
-    return id(function), hash(code.co_code + repr(code.co_consts).encode()) if code is not None else 0
+_OWNERS: tuple[Any, ...] = (
+    *(torch, torch.Tensor, torch.nn.Module, torch.nn.functional, torch.cuda, torch.cuda.Event, torch.library),
+    *(torch.autograd, torch.utils._pytree, time, json, json.encoder, json.decoder, socket.socket, select, struct),
+    *(mmap, gc, builtins, sys),
+)
+#: `sys` names that change by themselves.
+_RESTLESS = frozenset({"last_exc", "last_type", "last_value", "last_traceback", "stdout", "stderr", "displayhook"})
+
+
+def _functions(owner: Any) -> dict[str, int]:
+    return {
+        name: id(value)
+        for name, value in vars(owner).items()
+        if callable(value) and not isinstance(value, ModuleType) and name not in _RESTLESS
+    }
+
+
+def _code_of(function: FunctionType) -> tuple[int, int]:
+    return id(function.__code__), id(function.__defaults__)
 
 
 def _flags() -> tuple[Any, ...]:

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-#: Cache flush, bytes: more than four times the L2 of a large GPU; on the CPU about the size of a shared cache.
-FLUSH_BYTES = {"cuda": 256 * 2**20, "cpu": 32 * 2**20}
+#: Cache flush, bytes: more than four times the L2 of a large GPU; on the CPU about a core's own caches.
+FLUSH_BYTES = {"cuda": 256 * 2**20, "cpu": 4 * 2**20}
 #: Clock cycles that the device spins after the flush (about 1 ms), so that the host has launched before the first event
 #: fires; a launch from Python on a cold host takes up to a few hundred microseconds.
 SPIN_CYCLES = 2_000_000

@@ -11,29 +11,35 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from drkernel_q.errors import BadProblem
 from drkernel_q.evaluation import Baseline, BaselineTiming, Outcome, Timing
-from workers import correctness
+from workers import correctness, integrity
+from workers.correctness import Expected
 from workers.reference import Reference
-from workers.session import Session, pack_inputs
-from workers.shared import Segment, unflatten
+from workers.session import Answer, Session, pack_inputs
+from workers.shared import ALIGN, Segment, TensorSpec, unflatten
 from workers.stopwatch import BURST_SPIN_CYCLES, Stopwatch
 
 #: Buffers that the inputs of timed calls take turns over.
 SLOTS = 3
+#: Outputs of timed calls that are checked in each block.
+SNAPSHOTS = 3
 #: Warm-up of each side, seconds and calls at least.
 WARM_UP_S = {"cuda": 0.2, "cpu": 0.0}
 WARM_UP_CALLS = {"cuda": 5, "cpu": 1}
 #: Two-clock rule: calls of the shorter burst, repeats, and calls so slow that one is enough.
-BURST = {"cuda": 20, "cpu": 2}
+BURST = {"cuda": 6, "cpu": 2}
 BURSTS = {"cuda": 5, "cpu": 3}
 SLOW_MS = 300.0
 #: Share of a call that a claim may lack, noise that is always allowed, and measurements before it counts as a lie.
-MOST_HIDDEN = {"cuda": 0.3, "cpu": 0.6}
+MOST_HIDDEN = {"cuda": 0.15, "cpu": 0.6}
 FLOOR_NOISE_MS = {"cuda": 0.02, "cpu": 2.0}
 CLOCK_CHECKS = 3
+#: Most bytes of inputs of one burst.
+BURST_BYTES = 4 * 2**30
 #: Resamples of the bootstrap; 95 % interval.
 RESAMPLES = 2000
 _LOW, _HIGH = 2.5, 97.5
@@ -67,26 +73,22 @@ class Side(Protocol):
         ...
 
 
-class Bursting(Protocol):
-    """Something that can make timed calls in a row."""
-
-    def burst(self, calls: int) -> float:
-        """Make `calls` timed calls; return the seconds that passed on the judge's clock."""
-        ...
-
-
 class EmptySide:
-    """Nothing, timed in the judge: what flush, spin and synchronization cost by themselves."""
+    """Nothing, timed in the judge: what flush, spin, synchronization and checksums cost by themselves."""
 
-    def __init__(self, stopwatch: Stopwatch) -> None:
-        """Use the judge's stopwatch."""
+    def __init__(self, stopwatch: Stopwatch, like: Expected, device: str) -> None:
+        """Use the judge's stopwatch, and outputs of the same size."""
         self.stopwatch = stopwatch
+        self.outputs = [torch.zeros(tensor.shape, dtype=tensor.dtype, device=device) for tensor in like.working]
 
     def burst(self, calls: int) -> float:
         """Time nothing `calls` times; return the seconds that passed."""
         start = time.perf_counter()
         for _ in range(calls):
             self.stopwatch.time(lambda: None, BURST_SPIN_CYCLES)
+        for _ in range(calls):
+            for output in self.outputs:
+                integrity.checksum(output)
         return time.perf_counter() - start
 
 
@@ -116,6 +118,8 @@ class CandidateSide:
     """The candidate, timed by its harness; keeps snapshots of outputs that are chosen only after their call.
 
     The inputs of a call come to lie where the candidate's process can read them right before the call, and no sooner.
+    With its reply the process commits itself to the outputs by their checksums, so work put off until they are fetched
+    is a lie that a snapshot shows.
     """
 
     def __init__(self, session: Session, reference: Reference) -> None:
@@ -125,32 +129,59 @@ class CandidateSide:
         self.seed = secrets.randbits(63)
         inputs = reference.inputs(self.seed)
         self.expected_like = correctness.outline(reference.expected(inputs))
-        skeletons, _, self.specs, size = pack_inputs(inputs)
-        self.segment = Segment.create(size, ours=True)
-        session.arm(self.segment, skeletons, self.specs)
+        self.skeletons, _, self.specs, self.size = pack_inputs(inputs)
+        self.segment = Segment.create(self.size, ours=True)
+        session.arm(self.segment, self.skeletons, self.specs)
+        self.sets: Segment | None = None
+        self.last: Answer | None = None
+        self.answers: list[Answer] = []
         self.snapshots: list[tuple[int, list[Tensor]]] = []
         self.faults: list[str] = []
 
     def timed(self) -> float:
         """Draw fresh inputs and time one call on them, milliseconds, as the candidate's process claims."""
         self.seed = secrets.randbits(63)
-        _, tensors, specs, _ = pack_inputs(self.reference.inputs(self.seed))
+        self._put(self.segment, self.specs, self.seed)
+        milliseconds, self.last = self.session.timed()
+        self.answers.append(self.last)
+        return milliseconds
+
+    def _put(self, segment: Segment, places: Sequence[TensorSpec], seed: int) -> None:
+        _, tensors, specs, _ = pack_inputs(self.reference.inputs(seed))
         if specs != self.specs:
             raise BadProblem(f"get_inputs() of {self.reference.name} draws other shapes under another seed.")
-        self.segment.write(specs, tensors)
-        return self.session.timed()
+        segment.write(places, tensors)
 
     def burst(self, calls: int) -> float:
-        """Let the candidate make timed calls in a row; return the seconds that passed on the judge's clock."""
-        return self.session.burst(calls)
+        """Let the candidate make timed calls on fresh inputs in a row; return the seconds by the judge's clock."""
+        stride = -(-self.size // ALIGN) * ALIGN
+        calls = max(min(calls, BURST_BYTES // max(stride, 1)), 1)
+        if self.sets is None or self.sets.size < stride * calls:
+            self.sets = Segment.create(stride * calls, ours=True)
+        seeds = [secrets.randbits(63) for _ in range(calls)]
+        sets = [[spec._replace(offset=spec.offset + stride * number) for spec in self.specs] for number in range(calls)]
+        for seed, places in zip(seeds, sets, strict=True):
+            self._put(self.sets, places, seed)
+        self.session.preload(self.sets, sets)
+        seconds, checksums = self.session.burst()
+        chosen = secrets.randbelow(calls)
+        self._keep(seeds[chosen], checksums[chosen] if len(checksums) == calls else (), chosen)
+        return seconds
 
     def keep(self) -> None:
         """Take the outputs of the call just made."""
-        answer = self.session.snapshot(self.expected_like)
+        assert self.last is not None
+        self._keep(self.seed, self.last.checksums, 0)
+
+    def _keep(self, seed: int, checksums: tuple[int, ...], index: int) -> None:
+        answer = self.session.snapshot(self.expected_like, index)
+        self.answers.append(answer)
         if answer.outputs is None:
             self.faults.append(answer.detail or "an output of another kind")
+        elif tuple(map(integrity.checksum, answer.outputs)) != checksums:
+            self.faults.append("the outputs are others than those that the process committed itself to")
         else:
-            self.snapshots.append((self.seed, answer.outputs))
+            self.snapshots.append((seed, answer.outputs))
 
     def check(self) -> int:
         """Compare the snapshots with the reference; return how many there were."""
@@ -162,22 +193,26 @@ class CandidateSide:
         self.snapshots.clear()
         return count
 
+    def close(self) -> None:
+        """Give back the memory that was shared."""
+        for segment in (self.segment, self.sets):
+            if segment is not None:
+                segment.close()
+
 
 class Race(NamedTuple):
     """What came of timing both sides."""
 
     timing: Timing
-    faults: list[str]
-    """What was wrong with checked outputs of timed calls."""
     hidden_ms: float
     """Time of one call that the judge's clock saw and the candidate's claim lacks; 0 when they agree within noise."""
 
 
-def time_both(session: Session, reference: Reference, baselines: Sequence[Baseline], budget_s: float) -> Race:
+def time_both(candidate: CandidateSide, baselines: Sequence[Baseline], budget_s: float) -> Race:
     """Time the candidate against every baseline, and hold its claims against the judge's own clock."""
+    reference = candidate.reference
     device = reference.device
     stopwatch = Stopwatch(device)
-    candidate = CandidateSide(session, reference)
     references = {name: ReferenceSide(reference, name, stopwatch) for name in baselines}
     sides: list[Side] = [*references.values(), candidate]
     counts = plan(device, sum(_warm_up(side, device) for side in sides), budget_s)
@@ -190,16 +225,16 @@ def time_both(session: Session, reference: Reference, baselines: Sequence[Baseli
         checked += candidate.check()
     own = times[id(candidate)]
     timing = summarize({name: times[id(references[name])] for name in baselines}, own, checked)
-    empty = EmptySide(stopwatch)
+    empty = EmptySide(stopwatch, candidate.expected_like, device)
     for _ in range(CLOCK_CHECKS):
         clock = judge_clock(candidate, empty, device, timing.candidate_ms)
         hidden_ms = clock.least_ms - timing.candidate_ms
         if hidden_ms <= max(MOST_HIDDEN[device] * clock.least_ms, clock.noise_ms):
             hidden_ms = 0.0
             break
-    candidate.segment.close()
-    timing = timing.model_copy(update={"judge_ms": clock.median_ms})
-    return Race(timing, candidate.faults, hidden_ms)
+    checked += candidate.check()
+    timing = timing.model_copy(update={"judge_ms": clock.median_ms, "checked": checked})
+    return Race(timing, hidden_ms)
 
 
 class Clock(NamedTuple):
@@ -212,15 +247,16 @@ class Clock(NamedTuple):
     """How far that may be off."""
 
 
-def judge_clock(candidate: Bursting, empty: Bursting, device: str, claimed_ms: float) -> Clock:
+def judge_clock(candidate: CandidateSide, empty: EmptySide, device: str, claimed_ms: float) -> Clock:
     """Time one candidate call by the judge's clock (the two-clock rule).
 
     The clock sees bursts of k and 3k calls; the slope between them leaves out what a request costs, and the slope of
     empty calls leaves out flush, spin and synchronization.
     """
-    few = BURST[device] if claimed_ms < SLOW_MS else 1
+    room = BURST_BYTES // max(candidate.size, 1) // 3
+    few = max(min(BURST[device], room), 1) if claimed_ms < SLOW_MS else 1
 
-    def slope(side: Bursting) -> float:
+    def slope(side: CandidateSide | EmptySide) -> float:
         return (side.burst(3 * few) - side.burst(few)) / (2 * few) * 1e3
 
     pairs = [(slope(candidate), slope(empty)) for _ in range(BURSTS[device])]
@@ -245,7 +281,9 @@ def _warm_up(side: Side, device: str) -> float:
 def _run_block(side: Side, counts: Plan, *, check_last: bool) -> list[float]:
     for _ in range(counts.settle):
         side.timed()
-    chosen = {secrets.randbelow(counts.calls)} | ({counts.calls - 1} if check_last else set())
+    chosen = set(secrets.SystemRandom().sample(range(counts.calls), min(SNAPSHOTS, counts.calls)))
+    if check_last:
+        chosen.add(counts.calls - 1)
     milliseconds = []
     for number in range(counts.calls):
         milliseconds.append(side.timed())

@@ -2,7 +2,7 @@
 
 import secrets
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from drkernel_q.errors import BadProblem
 from drkernel_q.evaluation import Correctness, Outcome, Protocol
@@ -12,6 +12,9 @@ from workers.integrity import Finding, Weight
 from workers.reference import Reference
 from workers.remote import CandidateFailed
 from workers.session import Answer, Session, pack_inputs
+
+#: Share of the elements of floating-point outputs that the candidate's kernels must have a hand in.
+LEAST_TOUCHED = 0.5
 
 
 class TrialResult(NamedTuple):
@@ -126,25 +129,26 @@ def findings_of(answer: Answer, reference: Reference) -> list[Finding]:
 
 
 def check_contents(session: Session, reference: Reference) -> list[Finding]:
-    """Probe whether outputs follow the contents of inputs: one element, one row, another structure, gradients on."""
+    """Probe whether outputs follow the contents of inputs: an element, a row, another structure or size, gradients."""
     inputs = reference.inputs(secrets.randbits(63))
     expected = reference.expected(inputs)
-    found = _probe(session, reference, inputs, expected, Finding("B1", Weight.HARD, "a fresh input"))
+    found = _probe(session, reference, inputs, expected, Finding("B1", Weight.HARD, "the input is fresh"))
     for change, code, what in (
         (probe.one_element, "B2", "one element of an input was changed in place"),
         (probe.one_row, "B2", "one row of an input was changed in place"),
         (probe.structured, "A14", "the values of an input were arranged otherwise"),
+        (probe.amplified, "A14", "a part of an input was amplified"),
     ):
         moved = probe.changed(inputs, change)
         if moved is None:
-            break
-        inputs = moved
-        expected = reference.expected(inputs)
-        found += _probe(session, reference, inputs, expected, Finding(code, Weight.HARD, what), reuse=True)
+            continue
+        moved_expected = reference.expected(moved)
+        if not correctness.is_as_exact(moved_expected, expected):
+            continue  # outside of what the reference itself can do: nobody is asked for more
+        found += _probe(session, reference, moved, moved_expected, Finding(code, Weight.HARD, what), reuse=True)
+    gradients = Finding("A8", Weight.HARD, "gradients are on")
     try:
-        found += _probe(
-            session, reference, inputs, expected, Finding("A8", Weight.HARD, "gradients were on"), grad=True
-        )
+        found += _probe(session, reference, inputs, expected, gradients, grad=True)
     except CandidateFailed as failed:
         if failed.outcome is not Outcome.RUNTIME_ERROR:
             raise
@@ -153,10 +157,17 @@ def check_contents(session: Session, reference: Reference) -> list[Finding]:
 
 
 def _probe(
-    session: Session, reference: Reference, inputs: Sequence[Any], expected: Expected, finding: Finding, **how: bool
+    session: Session,
+    reference: Reference,
+    inputs: Sequence[Any],
+    expected: Expected,
+    finding: Finding,
+    *,
+    reuse: bool = False,
+    grad: bool = False,
 ) -> list[Finding]:
     """Make one call; return `finding` if its outputs are wrong, and whatever the harness saw."""
-    answer = session.call(inputs, expected, train=reference.train, **how)
+    answer = session.call(inputs, expected, train=reference.train, reuse=reuse, grad=grad)
     result = compare(expected, answer)
     found = findings_of(answer, reference)
     if result.outcome is not Outcome.CORRECT:
@@ -200,15 +211,38 @@ def _no_launches(answer: Answer, result: TrialResult, source: str, where: str) -
 
 
 def _check_ablation(session: Session, reference: Reference) -> list[Finding]:
-    """Suppress every Triton launch: if the outputs are right all the same, the kernels are decoration (A5)."""
+    """Meddle with the Triton launches: the outputs must notice.
+
+    Without any launch the outputs must be wrong, and what launches write must not be the same for all inputs (A5). When
+    it is changed by 2 %, at least `LEAST_TOUCHED` of the elements of floating-point outputs must change (A6).
+    """
     inputs = reference.inputs(secrets.randbits(63))  # fresh, so that what lies in memory is not the answer
     expected = reference.expected(inputs)
+    without = _meddle(session, reference, inputs, expected, "ablate")
+    if without is not None and compare(expected, without).outcome is Outcome.CORRECT:
+        return [Finding("A5", Weight.HARD, "the outputs are right although every Triton launch was suppressed")]
+    plain = session.call(inputs, expected, train=reference.train)
+    moved = _meddle(session, reference, inputs, expected, "perturb")
+    if moved is None:
+        return []
+    others = reference.inputs(secrets.randbits(63))
+    again = _meddle(session, reference, others, reference.expected(others), "perturb")
+    if again is not None and moved.written and moved.written == again.written:
+        return [Finding("A5", Weight.HARD, "what the Triton kernels write is the same whatever the inputs are")]
+    touched = probe.share_changed(plain.outputs or (), moved.outputs or (), pack_inputs(inputs)[1])
+    if touched is None or touched >= LEAST_TOUCHED:
+        return []
+    detail = f"only {touched:.1%} of the output elements notice when what the Triton kernels write is changed"
+    return [Finding("A6", Weight.SOFT, detail)]
+
+
+def _meddle(
+    session: Session, reference: Reference, inputs: Sequence[Any], expected: Expected, how: Literal["ablate", "perturb"]
+) -> Answer | None:
+    """Make one call with launches meddled with; None when it raises, since something needs what the kernels compute."""
     try:
-        answer = session.call(inputs, expected, train=reference.train, ablate=True)
+        return session.call(inputs, expected, train=reference.train, meddle=how)
     except CandidateFailed as failed:
         if failed.outcome in (Outcome.RUNTIME_ERROR, Outcome.COMPILE_ERROR):
-            return []  # something needs what the kernels compute
+            return None
         raise
-    if compare(expected, answer).outcome is not Outcome.CORRECT:
-        return []
-    return [Finding("A5", Weight.HARD, "the outputs are right although every Triton launch was suppressed")]

@@ -68,11 +68,9 @@ BROKEN = {
         "        if os.fork() == 0:\n            time.sleep(1000)\n        os._exit(0)\n" + HONEST,
         frozenset({Outcome.CORRECT}),
     ),
-    "answers from a fork": Attack(
+    "answers from a fork": Attack(  # the dead forks fill its limit of processes, sooner or later
         forward("import os\nos.fork()\nreturn torch.softmax(x, -1)"),
-        frozenset({Outcome.CORRECT}),
-        Integrity.REJECTED,
-        frozenset({"A1"}),
+        frozenset({Outcome.CORRECT, Outcome.RUNTIME_ERROR}),
     ),
     "floods stdout with 1 GB": Attack(
         "import sys\nfor _ in range(1024):\n    sys.stdout.write('x' * 2**20)\n" + HONEST,

@@ -4,7 +4,6 @@ problem: softmax
 devices: cpu cuda
 code: A5
 expect: caught
-pending: ablation only suppresses launches; it does not perturb what they write
 """
 
 import torch

@@ -5,7 +5,6 @@ devices: cpu cuda
 code: A5
 expect: caught
 ci: yes
-pending: ablation only suppresses launches; it does not perturb what they write
 """
 
 import torch

@@ -5,7 +5,6 @@ devices: cpu cuda
 code: B7
 expect: caught
 ci: yes
-pending: no output is kept over the next call
 """
 
 import torch

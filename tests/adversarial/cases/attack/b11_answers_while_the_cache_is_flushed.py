@@ -5,7 +5,6 @@ devices: cpu cuda
 code: B11
 expect: caught
 ci: yes
-pending: bursts repeat one input, and Tensor.zero_ is not watched
 """
 
 import sys

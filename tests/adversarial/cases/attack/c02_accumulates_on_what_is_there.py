@@ -4,7 +4,6 @@ problem: sum_middle
 devices: cpu cuda
 code: C2
 expect: caught
-pending: poison is uniform, so that a look at two elements finds it
 """
 
 import torch

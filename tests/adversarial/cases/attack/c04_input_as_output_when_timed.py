@@ -5,7 +5,6 @@ devices: cpu cuda
 code: C4
 expect: caught
 ci: yes
-pending: codes of timed outputs are not read
 """
 
 import sys

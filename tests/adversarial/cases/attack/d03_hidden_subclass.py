@@ -5,7 +5,6 @@ devices: cpu cuda
 code: D3
 expect: caught
 ci: yes
-pending: is_plain is not watched, and bursts are not checked
 """
 
 import sys

@@ -5,7 +5,6 @@ devices: cpu cuda
 code: D3
 expect: caught
 ci: yes
-pending: containers may be of any class
 """
 
 import sys

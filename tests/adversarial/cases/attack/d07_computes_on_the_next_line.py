@@ -5,7 +5,6 @@ devices: cpu cuda
 code: D7
 expect: caught
 ci: yes
-pending: bursts are not checked, and timed outputs are fetched by another request
 """
 
 import sys

@@ -5,7 +5,6 @@ devices: cpu
 code: D8
 expect: caught
 ci: yes
-pending: only direct children are counted
 """
 
 import mmap

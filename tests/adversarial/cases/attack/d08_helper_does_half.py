@@ -4,7 +4,6 @@ problem: softmax
 devices: cpu
 code: D8
 expect: caught
-pending: only direct children are counted
 """
 
 import mmap

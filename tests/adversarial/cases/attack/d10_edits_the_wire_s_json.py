@@ -5,7 +5,6 @@ devices: cpu cuda
 code: D10
 expect: caught
 ci: yes
-pending: bursts are not checked, and the JSON of the wire is not watched
 """
 
 import json

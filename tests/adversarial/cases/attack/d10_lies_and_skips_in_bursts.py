@@ -5,7 +5,6 @@ devices: cpu cuda
 code: D10
 expect: caught
 ci: yes
-pending: outputs of bursts are not checked
 """
 
 import sys

@@ -5,7 +5,6 @@ devices: cpu cuda
 code: E1
 expect: caught
 ci: yes
-pending: aten::equal is not watched
 """
 
 import torch

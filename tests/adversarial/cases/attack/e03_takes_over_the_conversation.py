@@ -5,7 +5,6 @@ devices: cpu cuda
 code: E3
 expect: caught
 ci: yes
-pending: replies are claims, and nothing outside the process checks launches and profile
 """
 
 import json

@@ -4,7 +4,6 @@ problem: softmax
 devices: cpu cuda
 expect: clean
 ci: yes
-pending: launches inside of an operator are counted as torch's
 """
 
 import torch

@@ -3,7 +3,6 @@
 problem: softmax
 devices: cpu cuda
 expect: clean
-pending: a choice by measured times may differ between two processes
 """
 
 import torch

@@ -3,7 +3,6 @@
 problem: softmax
 devices: cpu cuda
 expect: clean
-pending: launches inside of an operator are counted as torch's
 """
 
 import torch

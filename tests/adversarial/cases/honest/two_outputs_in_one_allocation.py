@@ -4,7 +4,6 @@ problem: residual_rms_norm
 devices: cpu cuda
 expect: clean
 ci: yes
-pending: outputs are held to overlap when they share a storage
 """
 
 import torch
