@@ -6,6 +6,7 @@ calls run, are compared with the reference.
 """
 
 import secrets
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
@@ -73,12 +74,26 @@ class Side(Protocol):
         ...
 
 
+class Bursting(Protocol):
+    """Something that can make timed calls in a row."""
+
+    @property
+    def most_calls(self) -> int:
+        """Longest burst that its inputs leave room for."""
+        ...
+
+    def burst(self, calls: int) -> float:
+        """Make `calls` timed calls; return the seconds that passed on the judge's clock."""
+        ...
+
+
 class EmptySide:
     """Nothing, timed in the judge: what flush, spin, synchronization and checksums cost by themselves."""
 
     def __init__(self, stopwatch: Stopwatch, like: Expected, device: str) -> None:
         """Use the judge's stopwatch, and outputs of the same size."""
         self.stopwatch = stopwatch
+        self.most_calls = sys.maxsize
         self.outputs = [torch.zeros(tensor.shape, dtype=tensor.dtype, device=device) for tensor in like.working]
 
     def burst(self, calls: int) -> float:
@@ -152,10 +167,14 @@ class CandidateSide:
             raise BadProblem(f"get_inputs() of {self.reference.name} draws other shapes under another seed.")
         segment.write(places, tensors)
 
+    @property
+    def most_calls(self) -> int:
+        """Longest burst that the sets of inputs leave room for."""
+        return max(BURST_BYTES // max(self.size, 1), 3)
+
     def burst(self, calls: int) -> float:
         """Let the candidate make timed calls on fresh inputs in a row; return the seconds by the judge's clock."""
         stride = -(-self.size // ALIGN) * ALIGN
-        calls = max(min(calls, BURST_BYTES // max(stride, 1)), 1)
         if self.sets is None or self.sets.size < stride * calls:
             self.sets = Segment.create(stride * calls, ours=True)
         seeds = [secrets.randbits(63) for _ in range(calls)]
@@ -247,16 +266,15 @@ class Clock(NamedTuple):
     """How far that may be off."""
 
 
-def judge_clock(candidate: CandidateSide, empty: EmptySide, device: str, claimed_ms: float) -> Clock:
+def judge_clock(candidate: Bursting, empty: Bursting, device: str, claimed_ms: float) -> Clock:
     """Time one candidate call by the judge's clock (the two-clock rule).
 
     The clock sees bursts of k and 3k calls; the slope between them leaves out what a request costs, and the slope of
-    empty calls leaves out flush, spin and synchronization.
+    empty calls leaves out flush, spin, synchronization and checksums.
     """
-    room = BURST_BYTES // max(candidate.size, 1) // 3
-    few = max(min(BURST[device], room), 1) if claimed_ms < SLOW_MS else 1
+    few = max(min(BURST[device], candidate.most_calls // 3), 1) if claimed_ms < SLOW_MS else 1
 
-    def slope(side: CandidateSide | EmptySide) -> float:
+    def slope(side: Bursting) -> float:
         return (side.burst(3 * few) - side.burst(few)) / (2 * few) * 1e3
 
     pairs = [(slope(candidate), slope(empty)) for _ in range(BURSTS[device])]

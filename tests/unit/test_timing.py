@@ -164,6 +164,8 @@ def test_the_summary_is_of_all_calls_and_the_first_baseline_is_the_headline() ->
 class Bursts:
     """A side whose calls take `call_ms`, and a request to it `request_ms`, with noise, on the judge's clock."""
 
+    most_calls = 100
+
     def __init__(self, call_ms: float, *, request_ms: float = 0.0, noise: float = 0.0) -> None:
         self.call_ms = call_ms
         self.request_ms = request_ms
