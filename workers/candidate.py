@@ -264,7 +264,8 @@ def _rewritten(old: list[Tensor], new: list[Tensor]) -> list[Tensor]:
 
 def _poison(device: str, sizes: list[int], pattern: int) -> None:
     """Leave a pattern in memory that the allocator will hand out next, so that nobody finds old results there."""
-    blocks = [torch.empty(size, dtype=torch.uint8, device=device).fill_(pattern) for size in sizes for _ in range(2)]
+    twice = [size for size in sizes if size for _ in range(2)]
+    blocks = [torch.empty(size, dtype=torch.uint8, device=device).fill_(pattern) for size in twice]
     for block in blocks:  # not so uniform that a look at a few bytes would tell
         block[torch.randint(block.numel(), (block.numel() // 64 + 1,), device=device)] = 0
         block[:64] = block[-64:] = 0

@@ -67,13 +67,32 @@ def output_codes(outputs: Sequence[Tensor], others: Sequence[Tensor]) -> list[st
             codes.add("C10")
         if output.untyped_storage().nbytes() < output.numel() * output.element_size():
             codes.add("C9")
-    made = [_extent(output) for output in dense if output.numel()]
-    held = [_extent(other) for other in others if is_plain(other) and other.numel()]
-    if any(_overlap(first, second) for first in made for second in held):
+    made = [output for output in dense if output.numel()]
+    held = [other for other in others if is_plain(other) and other.numel()]
+    if any(_share(first, second) for first in made for second in held):
         codes.add("A11")
-    if any(_overlap(first, second) for number, first in enumerate(made) for second in made[:number]):
+    if any(_share(first, second) for number, first in enumerate(made) for second in made[:number]):
         codes.add("B7")
     return sorted(codes)
+
+
+def _share(first: Tensor, second: Tensor) -> bool:
+    """Whether two tensors have an element in common: two columns of one matrix have none."""
+    (start, end), (other_start, other_end) = _extent(first), _extent(second)
+    if end <= other_start or other_end <= start:
+        return False
+    storage, other = first.untyped_storage(), second.untyped_storage()
+    if storage.data_ptr() != other.data_ptr() or first.element_size() != second.element_size():
+        return True
+    seen = torch.zeros(storage.nbytes() // first.element_size(), dtype=torch.bool, device=first.device)
+    seen.as_strided(*_distinct(first)).fill_(True)
+    return bool(seen.as_strided(*_distinct(second)).any())
+
+
+def _distinct(tensor: Tensor) -> tuple[list[int], list[int], int]:
+    """Return sizes, strides and offset of the elements that have a place of their own (not those of an expansion)."""
+    sizes = [size if stride else 1 for size, stride in zip(tensor.shape, tensor.stride(), strict=True)]
+    return sizes, list(tensor.stride()), int(tensor.storage_offset())
 
 
 def _extent(tensor: Tensor) -> tuple[int, int]:
@@ -82,18 +101,15 @@ def _extent(tensor: Tensor) -> tuple[int, int]:
     return tensor.data_ptr(), tensor.data_ptr() + reach * tensor.element_size()
 
 
-def _overlap(first: tuple[int, int], second: tuple[int, int]) -> bool:
-    return first[0] < second[1] and second[0] < first[1]
-
-
 def checksum(tensor: Tensor) -> int:
     """Sum the bits of a dense tensor as whole numbers, modulo 2^64; the order of elements does not count."""
     whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}.get(tensor.element_size())
-    if tensor.is_complex():
-        return checksum(torch.view_as_real(tensor.detach()))
-    if not tensor.numel() or whole is None:
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    if plain.is_complex():
+        return checksum(torch.view_as_real(plain))
+    if not plain.numel() or whole is None:
         return 0
-    return int(tensor.detach().view(whole).sum(dtype=torch.int64).item())
+    return int(plain.view(whole).sum(dtype=torch.int64).item())
 
 
 def same_bits(left: Tensor, right: Tensor) -> bool:

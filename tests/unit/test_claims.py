@@ -19,6 +19,8 @@ HONEST: dict[str, Any] = {
     "shapes": [["float32", [8, 128]]],
     "changed": False,
     "launches": [["softmax_kernel", True, 1]],
+    "checksums": [0],
+    "written": [],
     "seconds": 0.01,
 }
 #: Takes over the conversation in its forward pass and never gives it back.
@@ -98,6 +100,9 @@ LIES: dict[str, dict[str, str]] = {
     "endless launches": {"launches": '[["softmax_kernel", true, 1e999]]'},
     "launches that are no number": {"launches": '[["softmax_kernel", true, "many"]]'},
     "launches of nothing": {"launches": "[[]]"},
+    "checksums that are no numbers": {"checksums": '["x"]'},
+    "an endless checksum": {"checksums": "[1e999]"},
+    "endless writes": {"written": "[-1e999]"},
     "an endless number of seconds": {"seconds": "1" + "0" * 400},
 }
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from drkernel_q.evaluation import Evidence, Integrity
-from workers.integrity import OUTPUT_RULES, Finding, Weight, is_plain, output_codes, same_bits, verdict
+from workers.integrity import OUTPUT_RULES, Finding, Weight, checksum, is_plain, output_codes, same_bits, verdict
 
 X = torch.randn(4, 6)
 WEIGHT = nn.Parameter(torch.randn(6))
@@ -69,6 +69,9 @@ HONEST: dict[str, Callable[[], list[Tensor]]] = {
     "fresh": lambda: [X * 2],
     "transposed": lambda: [(X * 2).t()],
     "part of a larger one": lambda: [(X * 2)[:, :3]],
+    "parts of one tensor": lambda: list((X * 2).chunk(2)),
+    "columns of one matrix": lambda: [(y := X * 2)[:, 0], y[:, 1], y[:, 2:]],
+    "every second element": lambda: [(y := X * 2)[:, ::2], y[:, 1::2]],
     "reshaped": lambda: [(X * 2).reshape(-1)],
     "scalar": lambda: [X.sum()],
     "empty": lambda: [torch.empty(0), torch.empty(0, 3), torch.empty(3, 0).t()],
@@ -108,6 +111,25 @@ def test_bits_are_compared_and_not_numbers() -> None:
     assert not same_bits(torch.empty(0, 3), torch.empty(3, 0))
     assert same_bits(X.t(), X.t().contiguous())
     assert same_bits(torch.tensor(True), torch.tensor(True))
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [X, X.t(), X[:, ::2], X.half(), X.double(), X > 0, X.to(torch.float8_e5m2), X.to(torch.complex64), X[:0], X[0, 0]],
+    ids=lambda tensor: f"{tensor.dtype} {tuple(tensor.shape)} {tensor.stride()}",
+)
+def test_a_checksum_is_of_the_bits_wherever_they_lie(tensor: Tensor) -> None:
+    assert checksum(tensor) == checksum(tensor.contiguous()) == checksum(tensor.clone())
+    if tensor.numel():
+        changed = tensor.contiguous().clone()
+        changed.view(-1).view(torch.uint8)[-1] ^= 1
+        assert checksum(changed) != checksum(tensor)
+
+
+def test_a_checksum_sees_through_lazy_views() -> None:
+    numbers = torch.randn(4, dtype=torch.complex64)
+    assert checksum(numbers.conj()) == checksum(numbers.conj().resolve_conj())
+    assert checksum(torch._neg_view(X)) == checksum(-X)
 
 
 ORDER = [
