@@ -11,7 +11,7 @@ from torch import Tensor
 
 from drkernel_q.evaluation import Correctness, Outcome
 from workers import correctness
-from workers.correctness import Comparison, Expected, compare, is_degenerate, precision_class
+from workers.correctness import Comparison, Expected, compare, is_as_exact, is_degenerate, precision_class
 
 K = 512
 
@@ -423,6 +423,27 @@ def test_positions_are_those_of_the_output() -> None:
 def test_a_problem_that_a_constant_solves_is_seen(working: Tensor, degenerate: bool) -> None:
     exact = working.double() if working.is_floating_point() else None
     assert is_degenerate(expected(working, exact)) == degenerate
+
+
+def test_a_reference_is_asked_for_no_more_than_it_can_do() -> None:
+    usual = torch.randn(64, 64, dtype=torch.float64)
+    expect = expected(usual.float(), usual)
+    assert is_as_exact(expect, expect)
+    for scale in (1e-3, 16.0):
+        assert is_as_exact(expected((usual * scale).float(), usual * scale), expect)
+    assert not is_as_exact(expected(usual.half().float(), usual), expect), "less exact than usual"
+    overflowed = torch.where(usual == usual.max(), math.inf, usual).float()
+    assert not is_as_exact(expected(overflowed, usual), expect), "infinite where it usually is not"
+    masked = usual.masked_fill(usual > 1, -math.inf)
+    assert is_as_exact(expected(masked.float(), masked), expected(masked.float(), masked)), "infinite as usual"
+
+
+@pytest.mark.parametrize(
+    "working", [torch.empty(0, 4), torch.arange(4), torch.randn(4)], ids=["empty", "index", "none"]
+)
+def test_what_has_no_error_is_as_exact_as_ever(working: Tensor) -> None:
+    exact = working.double() if working.is_floating_point() and not working.numel() else None
+    assert is_as_exact(expected(working, exact), expected(working, exact))
 
 
 def test_precision_classes_are_in_order() -> None:

@@ -71,6 +71,33 @@ def test_another_structure_keeps_zeros_and_symmetry() -> None:
         assert same_bits(change(tensor, probe.structured), tensor)
 
 
+@pytest.mark.parametrize("make", LAYOUTS.values(), ids=LAYOUTS)
+def test_the_middle_half_is_amplified(make: Callable[[], Tensor]) -> None:
+    tensor = make()
+    moved = change(tensor, probe.amplified)
+    if tensor.min() >= -1.5 or tensor.max() <= 1.5:
+        assert same_bits(moved, tensor)
+        return
+    factors = (moved / tensor).flatten()
+    assert set(factors.tolist()) <= {1.0, 16.0}
+    assert 0.25 <= float((factors == 16).double().mean()) <= 0.75
+
+
+def test_values_that_look_bounded_are_not_amplified() -> None:
+    for tensor in (torch.rand(100), torch.randn(100).abs(), -torch.rand(100) * 9, torch.randn(100).clamp(-1, 1)):
+        assert same_bits(change(tensor, probe.amplified), tensor)
+
+
+def test_the_share_that_changed_counts_what_had_to_be_made() -> None:
+    x, y = torch.randn(10), torch.randn(10)
+    half = torch.where(torch.arange(10) < 5, x, y)
+    assert probe.share_changed([x], [x.clone()], []) == 0.0
+    assert probe.share_changed([x], [half], []) == 0.5
+    assert probe.share_changed([x, y], [half, y.clone()], []) == 0.25
+    assert probe.share_changed([x, y], [half, y.clone()], [y]) == 0.5, "an input that is passed on counts for nothing"
+    assert probe.share_changed([torch.arange(3)], [torch.arange(3)], []) is None
+
+
 def test_only_one_floating_point_input_is_changed() -> None:
     inputs = [torch.randn(4), torch.arange(4), {"a": [torch.randn(4)]}, 2.5, torch.tensor(1.0)]
     for _ in range(10):
