@@ -22,13 +22,11 @@ from torch import Tensor, nn
 
 from workers import integrity, launch, profiling, sandbox, state
 from workers.shared import PIN_BYTES, Segment, TensorSpec, flatten, layout, specs_from, unflatten
-from workers.stopwatch import BURST_SPIN_CYCLES, Stopwatch
+from workers.stopwatch import Stopwatch
 from workers.wire import Channel, WireClosed, close_all
 
 #: Longest error text that is sent, characters; the end of a traceback says most.
 MAX_ERROR = 6000
-#: Timed calls take turns over this many input buffers.
-SLOTS = 3
 _COMPILE_ERRORS = (
     "CompilationError",
     "UnsupportedLanguageConstruct",
@@ -165,13 +163,13 @@ class Harness:
         self.source = self.segments[message["source"]]
         self.skeletons = message["inputs"]
         self.specs = specs_from(message["tensors"], self.source.size)
-        self.slots = [self.source.read(self.specs, self.device) for _ in range(SLOTS)]
+        self.slots = [self.source.read(self.specs, self.device) for _ in range(message["slots"])]
         return {}
 
     def timed(self, _message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Copy the inputs that lie ready to the next buffer, and time one call on them."""
         assert self.source is not None
-        self.slot = (self.slot + 1) % SLOTS
+        self.slot = (self.slot + 1) % len(self.slots)
         tensors = self.slots[self.slot]
         for tensor, spec in zip(tensors, self.specs, strict=True):
             tensor.copy_(self.source.view(spec))
@@ -182,19 +180,17 @@ class Harness:
         self.launches()
         with torch.no_grad():
             milliseconds, result = self.stopwatch.time(lambda: self._forward(inputs))
-        return self._describe(self._keep(result), tensors) | {"ms": milliseconds}
+        late_ms = self.stopwatch.late_ms
+        outputs: list[Tensor] = []
+        flatten(result, outputs)
+        self.results = [outputs]
+        return self._describe(outputs, tensors) | {"ms": milliseconds, "late_ms": late_ms}
 
     def _forward(self, inputs: list[Any]) -> Any:
         if self.profiler is None:
             return self.model(*inputs)
         with torch.profiler.record_function(profiling.CALL_RANGE):
             return self.model(*inputs)
-
-    def _keep(self, result: Any) -> list[Tensor]:
-        outputs: list[Tensor] = []
-        flatten(result, outputs)
-        self.results.append(outputs)
-        return outputs
 
     def preload(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Copy the sets of inputs of the burst that follows to the device."""
@@ -208,10 +204,8 @@ class Harness:
 
     def burst(self, _message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Make one timed call on each preloaded set, while the judge looks at its own clock."""
-        self.results = []
         with torch.no_grad():
-            for inputs in self.sets:
-                self._keep(self.stopwatch.time(functools.partial(self._forward, inputs), BURST_SPIN_CYCLES)[1])
+            self.results = self.stopwatch.burst(functools.partial(self._forward, inputs) for inputs in self.sets)
         return {"checksums": [[integrity.checksum(output) for output in outputs] for outputs in self.results]}
 
     def snapshot(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:

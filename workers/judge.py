@@ -31,13 +31,15 @@ from workers import integrity, profiling, timing, trial
 from workers.integrity import Finding, Weight
 from workers.reference import Reference
 from workers.remote import CandidateFailed, RemoteCandidate
-from workers.session import Session
+from workers.session import Answer, Session
 from workers.trial import TrialResult
 from workers.wire import Channel
 from workers.zygote import Zygote
 
 #: Largest source that is judged, bytes. Real kernels have a few thousand.
 MAX_SOURCE_BYTES = 2**20
+#: Work after the last event of a timed call: what may be noise, milliseconds, and as a share of the call.
+MOST_LATE_MS, MOST_LATE = 0.02, 0.1
 #: Profiled forward passes.
 PROFILED_CALLS = {"cuda": 10, "cpu": 2}
 
@@ -90,6 +92,7 @@ class Judge:
         self.channel = channel
         self.memory_bytes = 0
         self.ends_at = time.monotonic() + request.deadline_s
+        self.profiled: list[Answer] = []
 
     def evaluate(self) -> Evaluation:
         """Judge the request.
@@ -160,6 +163,9 @@ class Judge:
     def _time(self, candidate: timing.CandidateSide) -> None:
         race = timing.time_both(candidate, self.protocol.baselines, self.protocol.timing_budget_s)
         self.facts.timing = race.timing
+        if race.late_ms > max(MOST_LATE_MS, MOST_LATE * race.timing.candidate_ms):
+            detail = f"the device was still working {race.late_ms:.3g} ms after the last event of a call"
+            self.facts.findings.append(Finding("D1", Weight.HARD, detail))
         if race.hidden_ms:
             claimed = f"{race.timing.candidate_ms:.3g} ms were claimed for a call"
             detail = f"{claimed}, the judge's own clock saw {race.timing.judge_ms:.3g} ms"
@@ -174,11 +180,12 @@ class Judge:
         calls = PROFILED_CALLS[self.device]
         for _ in range(calls):
             candidate.timed()
-        answers = candidate.answers[before:]
+        self.profiled = candidate.answers[before:]
         candidate.keep()
         rows = session.profile(on=False)
         candidate.check()
-        own = frozenset[str]().union(*(answer.own_names for answer in answers))
+        # All names since its first call: a CUDA graph is launched by Triton once, and replayed by nobody we count.
+        own = frozenset[str]().union(*(answer.own_names for answer in candidate.answers))
         profile = self.facts.profile = profiling.attribute(rows, set(own), calls)
         if profile.profile_ratio is None:
             findings.append(Finding("E13", Weight.FAILED, "the profiler recorded no device activity"))
@@ -198,7 +205,11 @@ class Judge:
             findings.append(Finding("B5", Weight.HARD, detail))
         calls = [answer for answer in candidate.answers if answer.outputs is None and answer.checksums]
         idle = sum(not answer.own_launches for answer in calls)
-        if self.protocol.backend == "triton" and result.own_launches and idle:
+        profile = self.facts.profile
+        replayed = (
+            not any(answer.own_launches for answer in self.profiled) and profile is not None and profile.launches > 0
+        )
+        if self.protocol.backend == "triton" and result.own_launches and idle and not replayed:
             detail = f"in {idle} of {len(calls)} timed calls no Triton kernel of the candidate ran"
             findings.append(Finding("A8", Weight.HARD, detail))
         names = frozenset[str]().union(*(answer.own_names for answer in calls))

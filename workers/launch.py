@@ -41,7 +41,7 @@ def count_for_good(device: str) -> Callable[[], Launches]:
             counts[kernel.metadata.name, function.fn.__code__.co_filename] += 1
         return kernel
 
-    _replace(function_type(device), count)
+    _replace(device, count)
 
     def take() -> Launches:
         taken = Counter(counts)
@@ -58,7 +58,7 @@ def suppressed(device: str) -> Iterator[None]:
     def skip(run: Callable[..., Any], function: Any, *args: Any, warmup: bool, **kwargs: Any) -> Any:
         return run(function, *args, warmup=True, **kwargs) if warmup else None
 
-    with _replaced(function_type(device), skip):
+    with _replaced(device, skip):
         yield
 
 
@@ -83,7 +83,7 @@ def perturbed(device: str) -> Iterator[list[int]]:
             tensor.copy_(torch.where(written, tensor * _FACTOR + _OFFSET, tensor))
         return kernel
 
-    with _replaced(function_type(device), disturb):
+    with _replaced(device, disturb):
         yield checksums
 
 
@@ -98,20 +98,55 @@ def function_type(device: str) -> Any:
     return JITFunction
 
 
-def _replace(kind: Any, behaviour: Callable[..., Any]) -> Callable[..., Any]:
+def _replace(device: str, behaviour: Callable[..., Any]) -> Callable[[], None]:
+    """Put `behaviour(run, function, *args, **kwargs)` in front of every launch; what is returned undoes it."""
+    kind = function_type(device)
     original: Callable[..., Any] = kind.run
 
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         return behaviour(original, self, *args, **kwargs)
 
     kind.run = run
-    return original
+    undo_compiled = _replace_compiled(behaviour) if device == "cuda" else None
+
+    def undo() -> None:
+        kind.run = original
+        if undo_compiled is not None:
+            undo_compiled()
+
+    return undo
+
+
+def _replace_compiled(behaviour: Callable[..., Any]) -> Callable[[], None]:
+    """Do the same for launches of a kernel that was compiled before: `kernel[grid](...)`."""
+    from triton.compiler import CompiledKernel
+
+    original = CompiledKernel.__getitem__
+
+    def getitem(kernel: Any, grid: Any) -> Callable[..., Any]:
+        runner = original(kernel, grid)
+
+        def launch(_function: Any, *args: Any, warmup: bool, **kwargs: Any) -> Any:
+            runner(*args, **kwargs)
+            return kernel
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            return behaviour(launch, kernel.src.fn, *args, warmup=False, **kwargs)
+
+        return run
+
+    CompiledKernel.__getitem__ = getitem
+
+    def undo() -> None:
+        CompiledKernel.__getitem__ = original
+
+    return undo
 
 
 @contextmanager
-def _replaced(kind: Any, behaviour: Callable[..., Any]) -> Iterator[None]:
-    original = _replace(kind, behaviour)
+def _replaced(device: str, behaviour: Callable[..., Any]) -> Iterator[None]:
+    undo = _replace(device, behaviour)
     try:
         yield
     finally:
-        kind.run = original
+        undo()

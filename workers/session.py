@@ -43,6 +43,8 @@ class Answer(NamedTuple):
     """What the process committed itself to, by `workers.integrity.checksum` of each output."""
     changed: bool = False
     """Whether the inputs were written to."""
+    late_ms: float = 0.0
+    """Milliseconds that the device went on working after the last event of a timed call."""
     written: tuple[int, ...] = ()
     """Checksums of what perturbed launches had written."""
     own_launches: int = 0
@@ -147,10 +149,11 @@ class Session:
                 for name, operator, us, times in reply["rows"]
             ]
 
-    def arm(self, segment: Segment, skeletons: Sequence[Any], specs: Sequence[TensorSpec]) -> None:
-        """Show the process where the inputs of timed calls will appear."""
+    def arm(self, segment: Segment, skeletons: Sequence[Any], specs: Sequence[TensorSpec], slots: int) -> None:
+        """Show the process where the inputs of timed calls will appear, and how many buffers take turns."""
         self._share(segment, writable=False)
-        self._ask("arm", {"source": segment.fd, "inputs": skeletons, "tensors": [list(spec) for spec in specs]})
+        tensors = [list(spec) for spec in specs]
+        self._ask("arm", {"source": segment.fd, "inputs": skeletons, "tensors": tensors, "slots": slots})
 
     def timed(self) -> tuple[float, Answer]:
         """Time one call on the inputs that lie ready; return the milliseconds claimed, and what comes with them."""
@@ -161,7 +164,8 @@ class Session:
             milliseconds = _number(reply["ms"])
             if not SHORTEST_MS <= milliseconds <= most_ms:
                 raise ValueError(f"{milliseconds:.3g} ms within {most_ms:.3g} ms")
-        return milliseconds, self._claims(reply)
+            late_ms = _number(reply["late_ms"])
+        return milliseconds, self._claims(reply)._replace(late_ms=late_ms)
 
     def preload(self, segment: Segment, sets: Sequence[Sequence[TensorSpec]]) -> None:
         """Let the process copy sets of inputs to the device, for the burst that follows."""

@@ -1,10 +1,13 @@
 """Stopwatch: the time of one call on a cold cache; the same code times the reference and the candidate."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+from torch import Tensor
+
+from workers.shared import flatten
 
 #: Cache flush, bytes: more than four times the L2 of a large GPU; on the CPU about a core's own caches.
 FLUSH_BYTES = {"cuda": 256 * 2**20, "cpu": 4 * 2**20}
@@ -21,6 +24,8 @@ class Stopwatch:
 
     def __init__(self, device: str) -> None:
         """Bind what is needed now, before code that could replace it has been loaded."""
+        #: Milliseconds that the device went on working after the last event of the last call.
+        self.late_ms = 0.0
         self._flush = torch.empty(FLUSH_BYTES[device], dtype=torch.uint8, device=device)
         self._clock = time.perf_counter
         self._cuda = device == "cuda"
@@ -30,6 +35,7 @@ class Stopwatch:
             self._record, self._elapsed = event.record, event.elapsed_time
             self._events = [event(enable_timing=True, blocking=False, interprocess=False) for _ in range(2)]
             self._stream = torch.cuda.current_stream()
+            self._wait = event.synchronize
             self._sync = torch._C._cuda_synchronize
             self._spin: Callable[[int], None] = torch._C._cuda_sleep
 
@@ -45,5 +51,17 @@ class Stopwatch:
         self._record(start_event, self._stream)
         result = call()
         self._record(end_event, self._stream)
+        self._wait(end_event)
+        ended = self._clock()
         self._sync()
+        self.late_ms = (self._clock() - ended) * 1e3
         return self._elapsed(start_event, end_event), result
+
+    def burst(self, calls: Iterable[Callable[[], Any]]) -> list[list[Tensor]]:
+        """Time calls in a row, and keep what they returned, as lists of tensors."""
+        kept = []
+        for call in calls:
+            outputs: list[Tensor] = []
+            flatten(self.time(call, BURST_SPIN_CYCLES)[1], outputs)
+            kept.append(outputs)
+        return kept

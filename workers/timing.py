@@ -20,20 +20,20 @@ from drkernel_q.evaluation import Baseline, BaselineTiming, Outcome, Timing
 from workers import correctness, integrity
 from workers.correctness import Expected
 from workers.reference import Reference
-from workers.session import Answer, Session, pack_inputs
+from workers.session import LARGE_BYTES, Answer, Session, pack_inputs
 from workers.shared import ALIGN, Segment, TensorSpec, unflatten
-from workers.stopwatch import BURST_SPIN_CYCLES, Stopwatch
+from workers.stopwatch import Stopwatch
 
-#: Buffers that the inputs of timed calls take turns over.
+#: Buffers that the inputs of timed calls take turns over, and as many outputs are checked in each block; one when
+#: inputs have more than `LARGE_BYTES`, since both processes hold several times that.
 SLOTS = 3
-#: Outputs of timed calls that are checked in each block.
-SNAPSHOTS = 3
 #: Warm-up of each side, seconds and calls at least.
 WARM_UP_S = {"cuda": 0.2, "cpu": 0.0}
 WARM_UP_CALLS = {"cuda": 5, "cpu": 1}
 #: Two-clock rule: calls of the shorter burst, repeats, and calls so slow that one is enough.
 BURST = {"cuda": 6, "cpu": 2}
-BURSTS = {"cuda": 5, "cpu": 3}
+SHORTEST_BURST = 3
+BURSTS = 3
 SLOW_MS = 300.0
 #: Share of a call that a claim may lack, noise that is always allowed, and measurements before it counts as a lie.
 MOST_HIDDEN = {"cuda": 0.15, "cpu": 0.6}
@@ -64,6 +64,11 @@ def plan(device: str, seconds_a_round: float, budget_s: float) -> Plan:
     if calls < least:
         blocks, settle = 3, 1
     return Plan(blocks, max(min(calls, most), least), settle)
+
+
+def slots_for(size_bytes: int) -> int:
+    """Return how many buffers inputs of this size take turns over."""
+    return SLOTS if size_bytes <= LARGE_BYTES else 1
 
 
 class Side(Protocol):
@@ -99,10 +104,8 @@ class EmptySide:
     def burst(self, calls: int) -> float:
         """Time nothing `calls` times; return the seconds that passed."""
         start = time.perf_counter()
-        for _ in range(calls):
-            self.stopwatch.time(lambda: None, BURST_SPIN_CYCLES)
-        for _ in range(calls):
-            for output in self.outputs:
+        for outputs in self.stopwatch.burst([lambda: self.outputs] * calls):
+            for output in outputs:
                 integrity.checksum(output)
         return time.perf_counter() - start
 
@@ -115,18 +118,22 @@ class ReferenceSide:
         self.reference = reference
         self.baseline = baseline
         self.stopwatch = stopwatch
-        self.slots = [pack_inputs(reference.inputs(secrets.randbits(63)))[1] for _ in range(SLOTS)]
+        first, size = pack_inputs(reference.inputs(secrets.randbits(63)))[1::2]
+        self.slots = [[tensor.clone() for tensor in first] for _ in range(slots_for(size))]
         self.slot = 0
+        self.late_ms: list[float] = []
 
     def timed(self) -> float:
         """Draw fresh inputs and time one call on them, milliseconds."""
-        self.slot = (self.slot + 1) % SLOTS
+        self.slot = (self.slot + 1) % len(self.slots)
         skeletons, fresh, _, _ = pack_inputs(self.reference.inputs(secrets.randbits(63)))
         tensors = self.slots[self.slot]
         for tensor, new in zip(tensors, fresh, strict=True):
             tensor.copy_(new)
         values = [unflatten(skeleton, tensors) for skeleton in skeletons]
-        return self.stopwatch.time(lambda: self.reference.run(values, self.baseline))[0]
+        milliseconds, _ = self.stopwatch.time(lambda: self.reference.run(values, self.baseline))
+        self.late_ms.append(self.stopwatch.late_ms)
+        return milliseconds
 
 
 class CandidateSide:
@@ -146,7 +153,8 @@ class CandidateSide:
         self.expected_like = correctness.outline(reference.expected(inputs))
         self.skeletons, _, self.specs, self.size = pack_inputs(inputs)
         self.segment = Segment.create(self.size, ours=True)
-        session.arm(self.segment, self.skeletons, self.specs)
+        self.slots = slots_for(self.size)
+        session.arm(self.segment, self.skeletons, self.specs, self.slots)
         self.sets: Segment | None = None
         self.last: Answer | None = None
         self.answers: list[Answer] = []
@@ -170,7 +178,7 @@ class CandidateSide:
     @property
     def most_calls(self) -> int:
         """Longest burst that the sets of inputs leave room for."""
-        return max(BURST_BYTES // max(self.size, 1), 3)
+        return BURST_BYTES // max(self.size, 1)
 
     def burst(self, calls: int) -> float:
         """Let the candidate make timed calls on fresh inputs in a row; return the seconds by the judge's clock."""
@@ -225,6 +233,8 @@ class Race(NamedTuple):
     timing: Timing
     hidden_ms: float
     """Time of one call that the judge's clock saw and the candidate's claim lacks; 0 when they agree within noise."""
+    late_ms: float
+    """Median time that the device went on working after a call's last event, beyond what the reference shows."""
 
 
 def time_both(candidate: CandidateSide, baselines: Sequence[Baseline], budget_s: float) -> Race:
@@ -240,10 +250,14 @@ def time_both(candidate: CandidateSide, baselines: Sequence[Baseline], budget_s:
     for block in range(counts.blocks):
         for side in sides if block % 2 == 0 else reversed(sides):
             last = block == counts.blocks - 1
-            times[id(side)].append(_run_block(side, counts, check_last=last))
+            times[id(side)].append(_run_block(side, counts, snapshots=candidate.slots, check_last=last))
         checked += candidate.check()
     own = times[id(candidate)]
     timing = summarize({name: times[id(references[name])] for name in baselines}, own, checked)
+    first = references[baselines[0]]
+    late_ms = float(np.median([answer.late_ms for answer in candidate.answers])) - float(np.median(first.late_ms))
+    if candidate.most_calls < SHORTEST_BURST:  # such inputs would not fit three times, and such calls take long
+        return Race(timing, 0.0, late_ms)
     empty = EmptySide(stopwatch, candidate.expected_like, device)
     for _ in range(CLOCK_CHECKS):
         clock = judge_clock(candidate, empty, device, timing.candidate_ms)
@@ -253,7 +267,7 @@ def time_both(candidate: CandidateSide, baselines: Sequence[Baseline], budget_s:
             break
     checked += candidate.check()
     timing = timing.model_copy(update={"judge_ms": clock.median_ms, "checked": checked})
-    return Race(timing, hidden_ms)
+    return Race(timing, hidden_ms, late_ms)
 
 
 class Clock(NamedTuple):
@@ -272,12 +286,12 @@ def judge_clock(candidate: Bursting, empty: Bursting, device: str, claimed_ms: f
     The clock sees bursts of k and 3k calls; the slope between them leaves out what a request costs, and the slope of
     empty calls leaves out flush, spin, synchronization and checksums.
     """
-    few = max(min(BURST[device], candidate.most_calls // 3), 1) if claimed_ms < SLOW_MS else 1
+    few = min(BURST[device], candidate.most_calls // 3) if claimed_ms < SLOW_MS else 1
 
     def slope(side: Bursting) -> float:
         return (side.burst(3 * few) - side.burst(few)) / (2 * few) * 1e3
 
-    pairs = [(slope(candidate), slope(empty)) for _ in range(BURSTS[device])]
+    pairs = [(slope(candidate), slope(empty)) for _ in range(BURSTS)]
     both, base = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     net = [slope - float(np.median(base)) for slope in both]
     return Clock(max(float(np.median(net)), 0.0), max(min(net), 0.0), float(np.ptp(base)) + FLOOR_NOISE_MS[device])
@@ -296,10 +310,10 @@ def _warm_up(side: Side, device: str) -> float:
     return seconds
 
 
-def _run_block(side: Side, counts: Plan, *, check_last: bool) -> list[float]:
+def _run_block(side: Side, counts: Plan, *, snapshots: int, check_last: bool) -> list[float]:
     for _ in range(counts.settle):
         side.timed()
-    chosen = set(secrets.SystemRandom().sample(range(counts.calls), min(SNAPSHOTS, counts.calls)))
+    chosen = set(secrets.SystemRandom().sample(range(counts.calls), min(snapshots, counts.calls)))
     if check_last:
         chosen.add(counts.calls - 1)
     milliseconds = []

@@ -4,7 +4,7 @@ problem: softmax
 devices: cpu cuda
 code: A6
 expect: caught
-pending: on the cpu device the interpreter's time makes a copy look like the work
+pending: a kernel that copies does own its share of the device time; the profile ratio pays it little
 """
 
 import torch
