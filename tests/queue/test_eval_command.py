@@ -45,7 +45,7 @@ def stack_processes() -> list[str]:
             if mine and b"defunct" not in (folder / "cmdline").read_bytes():
                 found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:120])
             orphan = "\nPPid:\t1\n" in (folder / "status").read_text()
-            if orphan and b"workers.zygote" in (folder / "cmdline").read_bytes():
+            if orphan and b"workers.forkserver" in (folder / "cmdline").read_bytes():
                 found.append(f"orphaned zygote {folder.name}")
         except OSError:
             continue
