@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from drkernel_q.errors import BadProblem, InfrastructureFailure
+from drkernel_q.errors import BadProblem, InfrastructureFailure, TimedOut
 from drkernel_q.evaluation import (
     Correctness,
     Environment,
@@ -260,6 +260,8 @@ def main(conn: int, zygote_fd: int, device: str) -> None:
             reply = {"evaluation": judge.evaluate().model_dump(mode="json", round_trip=True)}
     except BadProblem as error:
         reply = {"failure": Failure(kind="problem", message=str(error)).model_dump()}
+    except TimedOut as error:
+        reply = {"failure": Failure(kind="deadline", message=str(error)).model_dump()}
     except InfrastructureFailure as error:
         reply = {"failure": Failure(kind="infrastructure", message=str(error)).model_dump()}
     except torch.AcceleratorError as error:

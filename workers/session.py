@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from drkernel_q.errors import TimedOut
 from drkernel_q.evaluation import Outcome
 from workers import integrity, state
 from workers.correctness import Expected
@@ -84,8 +85,15 @@ class Session:
 
     @property
     def deadline_s(self) -> float:
-        """Seconds that the next request may take."""
-        return max(min(self.longest_s, self.ends_at - time.monotonic()), 0.05)
+        """Seconds that the next request may take.
+
+        Raises:
+            TimedOut: the evaluation's own time is over; it was not this request that used it up.
+        """
+        left_s = self.ends_at - time.monotonic()
+        if left_s <= 0:
+            raise TimedOut("The deadline of the evaluation is over; a longer one may be given by --deadline.")
+        return min(self.longest_s, left_s)
 
     def load(self, source: str) -> None:
         """Import the source.

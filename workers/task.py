@@ -1,6 +1,7 @@
 """The tasks `drkq.evaluate`, `drkq.profile` and `drkq.check`: claim, judge, answer. Thin on purpose."""
 
 import os
+import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -55,7 +56,8 @@ class Worker:
                 self.evaluator.wait_ready()
             announce(redis, self._card(WorkerState.IDLE, None))
         except (WireClosed, WireTimeout) as error:
-            log.error("no zygote: %s", error)
+            log.error("the process that forks judges did not start: %s", error)
+            os.kill(os.getppid(), signal.SIGTERM)  # Celery ends, and the supervisor decides about another start
 
     def _card(self, state: WorkerState, request_id: str | None) -> WorkerCard:
         return WorkerCard(

@@ -354,3 +354,24 @@ def test_a_source_that_is_no_text_of_unicode_is_data(bench: Bench) -> None:
     evaluation = bench.judge(builtin("softmax"), "x = '\ud800'\n" + SOFTMAX, stages=("correctness",))
     assert evaluation.outcome is Outcome.COMPILE_ERROR
     evaluation.model_dump_json()
+
+
+def test_time_that_the_reference_used_up_is_not_the_kernels(bench: Bench) -> None:
+    slow = problem(
+        """
+        import time
+
+        class Model(nn.Module):
+            def forward(self, x):
+                time.sleep(0.7)
+                return x + 1
+
+        def get_inputs():
+            return [torch.randn(8)]
+        """
+    )
+    result = bench.result(
+        slow, kernel("class ModelNew(nn.Module):\n    def forward(self, x):\n        return x + 1\n"), deadline_s=2.0
+    )
+    assert isinstance(result, Failure)
+    assert result.kind == "deadline"
