@@ -1,5 +1,6 @@
 """Supervisor: the process behind `drkq worker`. It locks the device, runs Celery on it, and keeps its card alive."""
 
+import importlib.util
 import os
 import signal
 import socket
@@ -11,7 +12,7 @@ from collections.abc import Callable
 
 from redis import Redis, RedisError
 
-from drkernel_q.errors import BadSettings, NoWorker
+from drkernel_q.errors import BadSettings, MissingExtra, NoWorker
 from drkernel_q.queue import keys
 from drkernel_q.queue.app import queue_names
 from drkernel_q.queue.connection import broker_url, connect
@@ -34,7 +35,11 @@ class Supervisor:
 
         Raises:
             NoDevice, DeviceBusy: it cannot be had.
+            MissingExtra: torch or triton is not installed.
         """
+        for package in ("torch", "triton"):
+            if importlib.util.find_spec(package) is None:
+                raise MissingExtra(f"A worker needs {package}; add it with `pip install 'drkq[worker]'`.")
         self.settings = settings
         self.device: Device = find_device(device_name)
         self.lock = lock_device(self.device, settings.lock_dir)
