@@ -39,7 +39,7 @@ from workers.zygote import Zygote
 #: Largest source that is judged, bytes. Real kernels have a few thousand.
 MAX_SOURCE_BYTES = 2**20
 #: Work after the last event of a timed call: what may be noise, milliseconds, and as a share of the call.
-MOST_LATE_MS, MOST_LATE = 0.02, 0.1
+MOST_LATE_MS, MOST_LATE = 0.04, 0.1
 #: Profiled forward passes.
 PROFILED_CALLS = {"cuda": 10, "cpu": 2}
 

@@ -36,8 +36,8 @@ SHORTEST_BURST = 3
 BURSTS = 3
 SLOW_MS = 300.0
 #: Share of a call that a claim may lack, noise that is always allowed, and measurements before it counts as a lie.
-MOST_HIDDEN = {"cuda": 0.15, "cpu": 0.6}
-FLOOR_NOISE_MS = {"cuda": 0.02, "cpu": 2.0}
+MOST_HIDDEN = {"cuda": 0.3, "cpu": 0.6}
+FLOOR_NOISE_MS = {"cuda": 0.08, "cpu": 2.0}
 CLOCK_CHECKS = 3
 #: Most bytes of inputs of one burst.
 BURST_BYTES = 4 * 2**30
