@@ -14,9 +14,9 @@ from tests.judging import Bench, builtin
 pytestmark = pytest.mark.slow
 
 #: Seconds that a candidate may take for one call here; an evaluation may take this and a little more.
-CALL_S = 6.0
+CALL_S = 4.0
 #: Small enough to be filled within `CALL_S` on a busy machine.
-MEMORY_BYTES = 1536 * 2**20
+MEMORY_BYTES = 1024 * 2**20
 
 
 @pytest.fixture(scope="module")

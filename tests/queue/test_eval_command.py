@@ -74,7 +74,7 @@ def wait_for_candidate(process: "subprocess.Popen[str]") -> None:
     for line in process.stderr:
         if "starting a worker" in line:
             break
-    time.sleep(5.0)
+    time.sleep(4.0)
     assert process.poll() is None
 
 

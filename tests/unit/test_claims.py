@@ -9,6 +9,8 @@ import pytest
 from drkernel_q.evaluation import Evaluation, Integrity, Outcome
 from tests.judging import Bench, builtin
 
+pytestmark = pytest.mark.slow
+
 #: What the harness would say of an honest call on the small softmax problem.
 HONEST: dict[str, Any] = {
     "ok": True,

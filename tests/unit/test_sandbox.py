@@ -17,6 +17,8 @@ from drkernel_q.evaluation import Evaluation, Outcome
 from tests.judging import Bench, builtin
 from workers import linux, sandbox
 
+pytestmark = pytest.mark.slow
+
 ROOT = os.geteuid() == 0
 SECRETS = {"DRKQ_BROKER_URL": "redis://:secret@host", "AWS_SECRET_ACCESS_KEY": "secret", "HF_TOKEN": "secret"}
 needs_root = pytest.mark.skipif(not ROOT, reason="only a worker that is root gives candidates a user of their own")
