@@ -176,16 +176,16 @@ class Judge:
         session, findings = candidate.session, self.facts.findings
         candidate.timed()  # as the first of a session, the next call would pay for its start
         session.profile(on=True)
-        before = len(candidate.answers)
+        before = len(candidate.calls)
         calls = PROFILED_CALLS[self.device]
         for _ in range(calls):
             candidate.timed()
-        self.profiled = candidate.answers[before:]
+        self.profiled = candidate.calls[before:]
         candidate.keep()
         rows = session.profile(on=False)
         candidate.check()
         # All names since its first call: a CUDA graph is launched by Triton once, and replayed by nobody we count.
-        own = frozenset[str]().union(*(answer.own_names for answer in candidate.answers))
+        own = frozenset[str]().union(*(answer.own_names for answer in candidate.calls))
         profile = self.facts.profile = profiling.attribute(rows, set(own), calls)
         if profile.profile_ratio is None:
             findings.append(Finding("E13", Weight.FAILED, "the profiler recorded no device activity"))
@@ -196,14 +196,14 @@ class Judge:
     def _compare_processes(self, candidate: timing.CandidateSide, result: TrialResult) -> None:
         """Hold what the timed process did against what the checked one did."""
         findings = self.facts.findings
-        for answer in candidate.answers:
+        for answer in (*candidate.calls, *candidate.fetched):
             findings += trial.findings_of(answer, candidate.reference)
         if candidate.faults:
             detail = (
                 f"outputs of timed calls, chosen in secret, are wrong ({len(candidate.faults)}): {candidate.faults[0]}"
             )
             findings.append(Finding("B5", Weight.HARD, detail))
-        calls = [answer for answer in candidate.answers if answer.outputs is None and answer.checksums]
+        calls = candidate.calls
         idle = sum(not answer.own_launches for answer in calls)
         profile = self.facts.profile
         replayed = (

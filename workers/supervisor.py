@@ -13,6 +13,7 @@ from collections.abc import Callable
 from redis import Redis, RedisError
 
 from drkernel_q.errors import BadSettings, MissingExtra, NoWorker
+from drkernel_q.local.process import tether
 from drkernel_q.queue import keys
 from drkernel_q.queue.app import queue_names
 from drkernel_q.queue.connection import broker_url, connect
@@ -120,7 +121,7 @@ class Supervisor:
             env=environment,
             stdin=subprocess.DEVNULL,
             process_group=0,  # Ctrl-C in a terminal is for us; we pass it on as TERM
-            preexec_fn=lambda: linux.die_with_parent(signal.SIGKILL),  # noqa: PLW1509 - one prctl, no locks
+            preexec_fn=tether(signal.SIGKILL),  # noqa: PLW1509 - one prctl, no locks
         )
 
     def _keep_card(self, redis: Redis) -> None:

@@ -157,7 +157,10 @@ class CandidateSide:
         session.arm(self.segment, self.skeletons, self.specs, self.slots)
         self.sets: Segment | None = None
         self.last: Answer | None = None
-        self.answers: list[Answer] = []
+        self.calls: list[Answer] = []
+        """What came with each timed call."""
+        self.fetched: list[Answer] = []
+        """What came with each snapshot."""
         self.snapshots: list[tuple[int, list[Tensor]]] = []
         self.faults: list[str] = []
 
@@ -166,7 +169,7 @@ class CandidateSide:
         self.seed = secrets.randbits(63)
         self._put(self.segment, self.specs, self.seed)
         milliseconds, self.last = self.session.timed()
-        self.answers.append(self.last)
+        self.calls.append(self.last)
         return milliseconds
 
     def _put(self, segment: Segment, places: Sequence[TensorSpec], seed: int) -> None:
@@ -202,7 +205,7 @@ class CandidateSide:
 
     def _keep(self, seed: int, checksums: tuple[int, ...], index: int) -> None:
         answer = self.session.snapshot(self.expected_like, index)
-        self.answers.append(answer)
+        self.fetched.append(answer)
         if answer.outputs is None:
             self.faults.append(answer.detail or "an output of another kind")
         elif tuple(map(integrity.checksum, answer.outputs)) != checksums:
@@ -255,7 +258,7 @@ def time_both(candidate: CandidateSide, baselines: Sequence[Baseline], budget_s:
     own = times[id(candidate)]
     timing = summarize({name: times[id(references[name])] for name in baselines}, own, checked)
     first = references[baselines[0]]
-    late_ms = float(np.median([answer.late_ms for answer in candidate.answers])) - float(np.median(first.late_ms))
+    late_ms = float(np.median([answer.late_ms for answer in candidate.calls])) - float(np.median(first.late_ms))
     if candidate.most_calls < SHORTEST_BURST:  # such inputs would not fit three times, and such calls take long
         return Race(timing, 0.0, late_ms)
     empty = EmptySide(stopwatch, candidate.expected_like, device)
