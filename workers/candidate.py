@@ -20,8 +20,9 @@ import torch
 import torch.profiler
 from torch import Tensor, nn
 
-from workers import integrity, launch, profiling, sandbox, state
-from workers.shared import PIN_BYTES, Segment, TensorSpec, flatten, layout, specs_from, unflatten
+from workers import integrity, launch, profiling, sandbox, segment, state
+from workers.segment import DeviceSegment, HostSegment, Segment
+from workers.shared import TensorSpec, flatten, layout, specs_from, unflatten
 from workers.stopwatch import Stopwatch
 from workers.wire import Channel, WireClosed, close_all
 
@@ -59,7 +60,8 @@ class Harness:
         self.stopwatch = Stopwatch(device)
         self.launches = launch.count_for_good(device)
         self.sync: Callable[[], None] = torch._C._cuda_synchronize if device == "cuda" else lambda: None
-        self.guard = state.Guard(device, self.path, (Harness, Stopwatch, Channel, Segment, profiling.Profiler))
+        ours = (Harness, Stopwatch, Channel, Segment, HostSegment, DeviceSegment, profiling.Profiler)
+        self.guard = state.Guard(device, self.path, ours)
 
     def serve(self) -> None:
         """Answer until the judge hangs up."""
@@ -89,10 +91,9 @@ class Harness:
 
     def share(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Map memory of the judge's, which later requests name by its number."""
-        segment = Segment(fds[0], message["bytes"], writable=message["writable"])
-        if self.device == "cuda" and segment.size >= PIN_BYTES:
-            segment.pin()
-        self.segments[message["segment"]] = segment
+        self.segments[message["segment"]] = segment.adopt(
+            fds[0], message["bytes"], on_device=message["on_device"], writable=message["writable"]
+        )
         return {}
 
     def load(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:

@@ -16,7 +16,8 @@ from workers.correctness import Expected
 from workers.profiling import Row
 from workers.reference import Reference
 from workers.remote import CandidateFailed, RemoteCandidate, claimed_text
-from workers.shared import PIN_BYTES, Segment, TensorSpec, flatten, layout, scalars_of, shape_of, specs_from
+from workers.segment import Segment, create
+from workers.shared import TensorSpec, flatten, layout, scalars_of, shape_of, specs_from
 
 #: From this size on, the judge gives cached device memory back before the candidate runs, bytes.
 LARGE_BYTES = 2**30
@@ -205,7 +206,7 @@ class Session:
         """Put tensors where the process can read them; return how a request names them."""
         specs, size = layout(tensors)
         if self._source is None or self._source.size < size:
-            old, self._source = self._source, self._share(Segment.create(size, ours=True), writable=False)
+            old, self._source = self._source, self._share(create(size, self.device, ours=True), writable=False)
             _close(old)
         self._source.write(specs, tensors)
         if self.device == "cuda" and size > LARGE_BYTES:
@@ -216,14 +217,12 @@ class Session:
         """Return memory that the process can write outputs like `expected` to."""
         _, size = layout(expected.working)
         if self._sink is None or self._sink.size < size:
-            old, self._sink = self._sink, self._share(Segment.create(size), writable=True)
+            old, self._sink = self._sink, self._share(create(size, self.device), writable=True)
             _close(old)
         return self._sink
 
     def _share(self, segment: Segment, *, writable: bool) -> Segment:
-        if self.device == "cuda" and segment.size >= PIN_BYTES:
-            segment.pin()
-        message = {"segment": segment.fd, "bytes": segment.size, "writable": writable}
+        message = {"segment": segment.fd, "bytes": segment.size, "writable": writable, "on_device": segment.on_device}
         self.remote.ask("share", message, [segment.fd], deadline_s=self.deadline_s)
         return segment
 

@@ -1,15 +1,10 @@
-"""Tensors in shared memory: how values cross between judge and candidate without pickle.
+"""How values cross between judge and candidate without pickle.
 
-A nested value (lists, tuples, dicts, scalars, tensors) becomes a JSON skeleton and a list of tensors. The tensors lie
-in one sealed memory file (`memfd`), which neither side can shrink under the other.
+A nested value (lists, tuples, dicts, scalars, tensors) becomes a JSON skeleton and a list of tensors, which lie side by
+side in a `workers.segment.Segment`.
 """
 
-import contextlib
-import fcntl
 import math
-import mmap
-import os
-import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -18,12 +13,7 @@ from torch import Tensor
 
 #: Every tensor begins at a multiple of this, bytes.
 ALIGN = 256
-_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-_SEAL_FUTURE_WRITE = 0x10
-_HOST_REGISTER_READ_ONLY = 8
 _DTYPES = {str(value).removeprefix("torch."): value for value in vars(torch).values() if isinstance(value, torch.dtype)}
-#: Smaller pieces of memory are not worth pinning, bytes.
-PIN_BYTES = 2**20
 #: No size, stride or offset is this large; torch counts in 64 bits.
 MAX_NUMBER = 2**48
 #: What torch returns for several named results, such as `torch.max` with a dimension.
@@ -43,75 +33,12 @@ class TensorSpec(NamedTuple):
     @property
     def nbytes(self) -> int:
         """Size of the elements, bytes."""
-        return math.prod(self.shape) * _DTYPES[self.dtype].itemsize
+        return math.prod(self.shape) * self.torch_dtype.itemsize
 
-
-class Segment:
-    """A piece of shared memory that holds tensors."""
-
-    def __init__(self, fd: int, size: int, *, writable: bool = True) -> None:
-        """Map `size` bytes of `fd`, which this object then owns."""
-        self.fd = fd
-        self.size = size
-        self.writable = writable
-        self.pinned = False
-        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-        self._map = mmap.mmap(fd, max(size, 1), access=access)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch warns of memory that cannot be written; nobody will
-            self._bytes = torch.frombuffer(self._map, dtype=torch.uint8)
-
-    @classmethod
-    def create(cls, size: int, *, ours: bool = False) -> "Segment":
-        """Make a segment whose size is sealed; one that is `ours` can be written through this object alone."""
-        fd = os.memfd_create("drkq", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(fd, max(size, 1))
-        segment = cls(fd, size)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS | (_SEAL_FUTURE_WRITE if ours else 0))
-        return segment
-
-    def pin(self) -> None:
-        """Let a CUDA device copy to and from this memory at full speed; without effect where it cannot be pinned."""
-        flags = 0 if self.writable else _HOST_REGISTER_READ_ONLY
-        runtime = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-        self.pinned = not int(runtime.cudaHostRegister(self._bytes.data_ptr(), self._bytes.numel(), flags))
-        if not self.pinned:
-            # The runtime keeps the refusal as its last error, which the next check of torch would raise.
-            with contextlib.suppress(torch.AcceleratorError):
-                torch.zeros(1, device="cuda")
-
-    def view(self, spec: TensorSpec) -> Tensor:
-        """Return the tensor at `spec` as a CPU view of the memory (dense, in the order of its strides)."""
-        dtype = _DTYPES[spec.dtype]
-        flat = self._bytes[spec.offset : spec.offset + spec.nbytes].view(dtype)
-        return flat.as_strided(spec.shape, spec.stride)
-
-    def write(self, specs: Sequence[TensorSpec], tensors: Sequence[Tensor]) -> None:
-        """Copy `tensors` to their places."""
-        for spec, tensor in zip(specs, tensors, strict=True):
-            self.view(spec).copy_(tensor)
-
-    def read(self, specs: Sequence[TensorSpec], device: str) -> list[Tensor]:
-        """Copy the tensors out, to `device`."""
-        return [_empty(spec, device).copy_(self.view(spec)) for spec in specs]
-
-    def close(self) -> None:
-        """Close the descriptor and unpin; the mapping goes with the last tensor that views it."""
-        if self.pinned:  # or the next mapping at this address could not be pinned
-            self.pinned = False
-            torch.cuda.synchronize()
-            torch.cuda.cudart().cudaHostUnregister(self._bytes.data_ptr())  # type: ignore[no-untyped-call]
-        if self.fd >= 0:
-            os.close(self.fd)
-            self.fd = -1
-
-    def __del__(self) -> None:
-        """Close, however the segment was lost."""
-        self.close()
-
-
-def _empty(spec: TensorSpec, device: str) -> Tensor:
-    return torch.empty_strided(spec.shape, spec.stride, dtype=_DTYPES[spec.dtype], device=device)
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The dtype itself."""
+        return _DTYPES[self.dtype]
 
 
 def layout(tensors: Sequence[Tensor]) -> tuple[list[TensorSpec], int]:

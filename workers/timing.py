@@ -20,8 +20,9 @@ from drkernel_q.evaluation import Baseline, BaselineTiming, Outcome, Timing
 from workers import correctness, integrity
 from workers.correctness import Expected
 from workers.reference import Reference
+from workers.segment import Segment, create
 from workers.session import LARGE_BYTES, Answer, Session, pack_inputs
-from workers.shared import ALIGN, Segment, TensorSpec, unflatten
+from workers.shared import ALIGN, TensorSpec, unflatten
 from workers.stopwatch import Stopwatch
 
 #: Buffers that the inputs of timed calls take turns over, and as many outputs are checked in each block; one when
@@ -152,7 +153,7 @@ class CandidateSide:
         inputs = reference.inputs(self.seed)
         self.expected_like = correctness.outline(reference.expected(inputs))
         self.skeletons, _, self.specs, self.size = pack_inputs(inputs)
-        self.segment = Segment.create(self.size, ours=True)
+        self.segment = create(self.size, reference.device, ours=True)
         self.slots = slots_for(self.size)
         session.arm(self.segment, self.skeletons, self.specs, self.slots)
         self.sets: Segment | None = None
@@ -187,7 +188,7 @@ class CandidateSide:
         """Let the candidate make timed calls on fresh inputs in a row; return the seconds by the judge's clock."""
         stride = -(-self.size // ALIGN) * ALIGN
         if self.sets is None or self.sets.size < stride * calls:
-            self.sets = Segment.create(stride * calls, ours=True)
+            self.sets = create(stride * calls, self.reference.device, ours=True)
         seeds = [secrets.randbits(63) for _ in range(calls)]
         sets = [[spec._replace(offset=spec.offset + stride * number) for spec in self.specs] for number in range(calls)]
         for seed, places in zip(seeds, sets, strict=True):

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from workers import shared
 from workers.integrity import same_bits
-from workers.shared import MAX_DEPTH, Segment, TensorSpec, flatten, layout, scalars_of, shape_of, specs_from, unflatten
+from workers.segment import HostSegment
+from workers.shared import MAX_DEPTH, TensorSpec, flatten, layout, scalars_of, shape_of, specs_from, unflatten
 
 # fmt: off
 NAMES = [
@@ -62,9 +63,9 @@ def carry(value: Any) -> Any:
     leaves: list[Tensor] = []
     skeleton = flatten(value, leaves)
     specs, size = layout(leaves)
-    ours = Segment.create(size, ours=True)
+    ours = HostSegment.create(size, ours=True)
     ours.write(specs, leaves)
-    theirs = Segment(os.dup(ours.fd), size, writable=False)
+    theirs = HostSegment(os.dup(ours.fd), size, writable=False)
     arrived = theirs.read(specs_from([list(spec) for spec in specs], size), "cpu")
     ours.close()
     theirs.close()
@@ -149,7 +150,7 @@ def attack(fd: int) -> dict[str, bool]:
 
 
 def test_our_memory_can_be_read_by_others_and_written_by_us_alone() -> None:
-    segment = Segment.create(8192, ours=True)
+    segment = HostSegment.create(8192, ours=True)
     spec = TensorSpec("float32", [2048], [1], 0)
     segment.write([spec], [torch.arange(2048.0)])
     assert [name for name, done in attack(segment.fd).items() if done] == ["read"]
@@ -159,7 +160,7 @@ def test_our_memory_can_be_read_by_others_and_written_by_us_alone() -> None:
 
 
 def test_memory_for_outputs_keeps_its_size() -> None:
-    segment = Segment.create(8192)
+    segment = HostSegment.create(8192)
     allowed = {"map", "write", "reopen and write", "read"}
     assert {name for name, done in attack(segment.fd).items() if done} == allowed
     assert bytes(segment.view(TensorSpec("uint8", [7], [1], 0)).tolist()) == b"hostile"
@@ -221,7 +222,7 @@ ANY_SPEC = st.tuples(
 @example([("int8", [3, 4], [1, 3], 256), ("int8", [4, 3], [3, 1], 0)])
 @example([("float32", [0, 5], [5, 1], 768)])
 def test_specs_are_refused_or_stay_inside(rows: Sequence[Any]) -> None:
-    segment = Segment.create(1000)
+    segment = HostSegment.create(1000)
     try:
         specs = specs_from([list(row) for row in rows], segment.size)
     except ValueError:
@@ -296,7 +297,7 @@ def test_structures_differ_by_nesting_kinds_and_keys_alone() -> None:
 
 
 def test_a_segment_of_nothing() -> None:
-    segment = Segment.create(0, ours=True)
+    segment = HostSegment.create(0, ours=True)
     segment.write([], [])
     assert segment.read([], "cpu") == []
     segment.close()
@@ -305,7 +306,7 @@ def test_a_segment_of_nothing() -> None:
 
 
 def test_a_view_outlives_the_descriptor() -> None:
-    segment = Segment.create(1024)
+    segment = HostSegment.create(1024)
     spec = TensorSpec("float32", [4], [1], 0)
     segment.write([spec], [torch.arange(4.0)])
     view = segment.view(spec)
