@@ -14,6 +14,7 @@ import struct
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from operator import is_
 from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
@@ -73,6 +74,8 @@ class Guard:
         self.deeds: set[str] = set()
         self._looking = False
         self._frame = sys._getframe
+        self._implementations: frozenset[str] = frozenset()
+        self._taken_over: list[str] = []
         ours = [module for name, module in sys.modules.items() if name.split(".")[0] == "workers"]
         self.owners: list[Any] = [*_OWNERS, function_type(device), *ours, *harness]
         self.functions = [_functions(owner) for owner in self.owners]
@@ -90,10 +93,10 @@ class Guard:
 
     def _functions_changed(self) -> bool:
         for owner, known in zip(self.owners, self.functions, strict=True):
-            now = vars(owner)
-            if any(id(now.get(name)) != identity for name, identity in known.items()):
+            # By identity alone: whatever took a function's place would answer a comparison itself.
+            if not all(map(is_, map(vars(owner).get, known), known.values())):
                 return True
-        return self.codes != [_code_of(function) for function in self._python_functions()]
+        return self.codes != list(map(_code_of, self._python_functions()))
 
     def _python_functions(self) -> list[FunctionType]:
         """List the functions of ours: swapping a function's code keeps its identity."""
@@ -101,11 +104,10 @@ class Guard:
         return [value for owner in ours for value in vars(owner).values() if isinstance(value, FunctionType)]
 
     def _observe(self) -> dict[str, str]:
-        overridden = [name for name in torch.library._impls if name.startswith("aten/")]
         stream = str(torch._C._cuda_getCurrentRawStream(torch.cuda.current_device())) if self.device == "cuda" else ""
         return {
             "modes": f"{torch._C._len_torch_function_stack()} {torch._C._len_torch_dispatch_stack()}",
-            "operators": str(sorted(overridden)),
+            "operators": str(self._overridden()),
             "module hooks": str([len(getattr(nn.modules.module, name, ())) for name in _HOOKS]),
             "tracing": f"{sys.gettrace() is not None} {sys.getprofile() is not None}",
             "garbage collector": f"{gc.isenabled()} {len(gc.callbacks)}",
@@ -113,6 +115,13 @@ class Guard:
             "numeric flags": str(_flags()),
             "stream": stream,
         }
+
+    def _overridden(self) -> list[str]:
+        """List the operators of torch that Python code has taken over; looked through only when there are others."""
+        if torch.library._impls != self._implementations:
+            self._implementations = frozenset(torch.library._impls)
+            self._taken_over = sorted(name for name in self._implementations if name.startswith("aten/"))
+        return self._taken_over
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         ours = event == "import" and str(arguments[0]).partition(".")[0] in _OURS
@@ -147,9 +156,9 @@ _OWNERS: tuple[Any, ...] = (
 _RESTLESS = frozenset({"last_exc", "last_type", "last_value", "last_traceback", "stdout", "stderr", "displayhook"})
 
 
-def _functions(owner: Any) -> dict[str, int]:
+def _functions(owner: Any) -> dict[str, Any]:
     return {
-        name: id(value)
+        name: value
         for name, value in vars(owner).items()
         if callable(value) and not isinstance(value, ModuleType) and name not in _RESTLESS
     }
