@@ -6,8 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, computed_field
 
+from drkernel_q.audit import Audit
+from drkernel_q.environment import Environment
 from drkernel_q.kernel import Kernel
-from drkernel_q.problem import Problem
+from drkernel_q.request import Request
 from drkernel_q.value import Value, content_hash
 
 #: Version of the JSON document of one evaluation; raised when a field changes its meaning.
@@ -107,9 +109,9 @@ class BaselineTiming(Value):
     reference_ms: float
     """Median time of one reference call, milliseconds, cold cache."""
     speedup: float
-    """Reference time over candidate time (exp of the median log ratio of neighbouring blocks)."""
+    """Reference time over candidate time (see `drkernel_q.speedup`)."""
     speedup_low: float
-    """Lower end of the 95 % bootstrap interval of the speedup."""
+    """Lower end of the 95 % interval of the speedup."""
     speedup_high: float
     """Upper end of the same interval."""
 
@@ -164,25 +166,6 @@ class Profile(Value):
     device_us: float
     """All device time for one forward call, microseconds."""
     kernels: tuple[KernelProfile, ...]
-
-
-class Environment(Value):
-    """Where and with what the evaluation ran."""
-
-    device: str
-    """`cuda:0` or `cpu`."""
-    device_name: str
-    """Such as `NVIDIA H200`, or `cpu (interpreted)`."""
-    device_kind: str
-    """What results may be compared within: `sm_90/NVIDIA H200` or `cpu`."""
-    host: str
-    python: str
-    torch: str
-    triton: str
-    driver: str | None = None
-    drkq: str
-    isolation: tuple[str, ...] = ()
-    """Sandbox measures that were active for the candidate, such as `uid`, `landlock`, `seccomp`."""
 
 
 class Evaluation(Value):
@@ -250,24 +233,15 @@ class Protocol(Value):
     """Longest time the candidate may take to load, and for any single call."""
 
 
-class EvaluationRequest(Value):
-    """What a client sends: the problem, the kernel and how to judge it."""
+class EvaluationRequest(Request):
+    """Asks for an evaluation: the problem, the kernel and how to judge it."""
 
-    id: str
-    """Identity of this request (32 hex digits); deliveries and retries share it."""
-    problem: Problem
     kernel: Kernel
     protocol: Protocol = Protocol()
-    deadline_s: Annotated[float, Field(gt=0, le=3600)] = 240.0
-    """Longest time the whole evaluation may take on the worker, seconds."""
-    reply_to: str | None = None
-    """Stream that the reply goes to."""
     run: str | None = None
     """Name of the run that this evaluation belongs to, for the store."""
     turn: int | None = None
     """Row of the turn that wrote the kernel, for the store."""
-    submitted_at: str
-    """UTC time of submission, ISO 8601."""
 
     def content_key(self, device_kind: str) -> str:
         """Hash of everything that decides the facts: problem, kernel, protocol and kind of device."""
@@ -276,20 +250,23 @@ class EvaluationRequest(Value):
 
 
 class Failure(Value):
-    """Why an evaluation has no facts: never a statement about the kernel."""
+    """Why there are no facts: never a statement about a kernel."""
 
     kind: Literal["infrastructure", "problem", "cancelled", "deadline"]
     message: str
 
 
 class Reply(Value):
-    """What comes back for a request: an evaluation, or the reason why there is none."""
+    """What comes back for a request: the facts that it asked for, or the reason why there are none."""
 
     id: str
     attempt: int
     """Which claim of the request this is, from 1."""
     worker: str
     evaluation: Evaluation | None = None
+    """For an `EvaluationRequest`."""
+    audit: Audit | None = None
+    """For an `AuditRequest`."""
     failure: Failure | None = None
     finished_at: str
     """UTC, ISO 8601."""

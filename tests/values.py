@@ -3,11 +3,11 @@
 import uuid
 from typing import Any
 
+from drkernel_q.environment import Environment
 from drkernel_q.evaluation import (
     Baseline,
     BaselineTiming,
     Correctness,
-    Environment,
     Evaluation,
     EvaluationRequest,
     Evidence,

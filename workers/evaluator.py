@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import IO
 
 from drkernel_q import __version__
-from drkernel_q.evaluation import Environment, Evaluation, EvaluationRequest, Failure
+from drkernel_q.environment import Environment
+from drkernel_q.evaluation import Evaluation, EvaluationRequest, Failure
 from drkernel_q.settings import Settings
 from workers.device import Device
 from workers.wire import Channel, WireClosed, WireTimeout

@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
+from drkernel_q.environment import Environment
 from drkernel_q.errors import BadProblem, InfrastructureFailure, TimedOut
 from drkernel_q.evaluation import (
     Correctness,
-    Environment,
     Evaluation,
     EvaluationRequest,
     Failure,

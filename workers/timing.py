@@ -9,7 +9,7 @@ import secrets
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from drkernel_q.errors import BadProblem
 from drkernel_q.evaluation import Baseline, BaselineTiming, Outcome, Timing
+from drkernel_q.speedup import speedup_interval
 from workers import correctness, integrity
 from workers.correctness import Expected
 from workers.reference import Reference
@@ -42,9 +43,6 @@ FLOOR_NOISE_MS = {"cuda": 0.08, "cpu": 2.0}
 CLOCK_CHECKS = 3
 #: Most bytes of inputs of one burst.
 BURST_BYTES = 4 * 2**30
-#: Resamples of the bootstrap; 95 % interval.
-RESAMPLES = 2000
-_LOW, _HIGH = 2.5, 97.5
 
 
 class Plan(NamedTuple):
@@ -326,36 +324,6 @@ def _run_block(side: Side, counts: Plan, *, snapshots: int, check_last: bool) ->
         if number in chosen and isinstance(side, CandidateSide):
             side.keep()
     return milliseconds
-
-
-def speedup_interval(
-    reference: Sequence[Sequence[float]], candidate: Sequence[Sequence[float]], *, seed: int = 0
-) -> tuple[float, float, float]:
-    """Return speedup and its 95 % interval from blocks of milliseconds; block i of one side lay beside the other's.
-
-    The estimate is exp(median over blocks of log(median reference / median candidate)); the interval resamples blocks,
-    and calls within them, `RESAMPLES` times.
-    """
-    point = float(np.exp(np.median(_log_ratios(reference, candidate))))
-    generator = np.random.default_rng(seed)
-    blocks = len(reference)
-    draws = np.empty((RESAMPLES, blocks))
-    for index in range(blocks):
-        sides = []
-        for side in (reference[index], candidate[index]):
-            values = np.asarray(side)
-            picks = generator.integers(0, len(values), size=(RESAMPLES, len(values)))
-            sides.append(np.median(values[picks], axis=1))
-        draws[:, index] = np.log(sides[0] / sides[1])
-    chosen = generator.integers(0, blocks, size=(RESAMPLES, blocks))
-    medians = np.median(np.take_along_axis(draws, chosen, axis=1), axis=1)
-    low, high = np.exp(np.percentile(medians, [_LOW, _HIGH]))
-    return point, min(float(low), point), max(float(high), point)
-
-
-def _log_ratios(reference: Sequence[Sequence[float]], candidate: Sequence[Sequence[float]]) -> np.ndarray[Any, Any]:
-    pairs = zip(reference, candidate, strict=True)
-    return np.array([np.log(np.median(first) / np.median(second)) for first, second in pairs])
 
 
 def summarize(references: dict[Baseline, list[list[float]]], candidate: list[list[float]], checked: int) -> Timing:

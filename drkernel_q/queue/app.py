@@ -11,11 +11,12 @@ from drkernel_q.queue import keys
 from drkernel_q.queue.connection import broker_url
 from drkernel_q.settings import Settings
 
-#: The tasks; each takes one argument, an `EvaluationRequest` as a JSON object.
+#: The tasks; each takes one argument as a JSON object, an `EvaluationRequest`, the last an `AuditRequest`.
 EVALUATE = "drkq.evaluate"
 PROFILE = "drkq.profile"
 CHECK = "drkq.check"
-TASKS = (EVALUATE, PROFILE, CHECK)
+AUDIT = "drkq.audit"
+TASKS = (EVALUATE, PROFILE, CHECK, AUDIT)
 
 #: Priorities that have a list of their own in Redis; 0 goes first.
 PRIORITY_STEPS = (0, 3, 6, 9)

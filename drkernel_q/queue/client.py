@@ -12,10 +12,11 @@ from typing import Any, Self, TypeVar, cast
 from kombu.utils.url import maybe_sanitize_url
 from redis.exceptions import AuthenticationError, RedisError
 
+from drkernel_q.audit import Audit, AuditRequest
 from drkernel_q.errors import Cancelled, DrkqError, InfrastructureFailure, NoBroker, NoWorker
 from drkernel_q.evaluation import Evaluation, EvaluationRequest, Reply
 from drkernel_q.queue import inbox, keys
-from drkernel_q.queue.app import EVALUATE, INTERACTIVE, celery_app
+from drkernel_q.queue.app import AUDIT, EVALUATE, INTERACTIVE, celery_app
 from drkernel_q.queue.backoff import Backoff
 from drkernel_q.queue.connection import TRANSIENT, broker_url, connect_async
 from drkernel_q.queue.handle import Handle
@@ -26,6 +27,7 @@ from drkernel_q.queue.publisher import Publisher
 from drkernel_q.queue.registry import WorkerCard, workers_async
 from drkernel_q.queue.routing import AUTO, check_device, route
 from drkernel_q.queue.watch import Patience, Watch
+from drkernel_q.request import Request
 from drkernel_q.settings import Settings
 
 _T = TypeVar("_T")
@@ -120,15 +122,16 @@ class EvaluationQueue:
 
     async def submit(
         self,
-        request: EvaluationRequest,
+        request: Request,
         *,
         device: str = AUTO,
-        task: str = EVALUATE,
+        task: str | None = None,
         priority: int = INTERACTIVE,
     ) -> Handle:
         """Send a request, once the broker has it; waits while its queue is full.
 
-        A request whose id is already pending here is not sent again.
+        The task is the one that the request is made for, unless it is named. A request whose id is already pending
+        here is not sent again.
 
         Raises:
             NoDevice: `device` names no device.
@@ -139,6 +142,7 @@ class EvaluationQueue:
             raise self._broken
         pending = self._pending.get(request.id)
         if pending is None:
+            task = task or (AUDIT if isinstance(request, AuditRequest) else EVALUATE)
             queue = await self._route(device)
             request = request.model_copy(update={"reply_to": self._stream})
             text = message(self._app, task, request, queue=queue, priority=priority)
@@ -160,7 +164,7 @@ class EvaluationQueue:
         request: EvaluationRequest,
         *,
         device: str = AUTO,
-        task: str = EVALUATE,
+        task: str | None = None,
         priority: int = INTERACTIVE,
         timeout_s: float | None = None,
     ) -> Evaluation:
@@ -175,16 +179,23 @@ class EvaluationQueue:
         handle = await self.submit(request, device=device, task=task, priority=priority)
         return await handle.evaluation(timeout_s)
 
+    async def audit(
+        self, request: AuditRequest, *, device: str = AUTO, priority: int = INTERACTIVE, timeout_s: float | None = None
+    ) -> Audit:
+        """Submit a request for an audit and wait for it; raises what `evaluate` raises, except for BadProblem."""
+        handle = await self.submit(request, device=device, priority=priority)
+        return await handle.audit(timeout_s)
+
     async def evaluate_many(
         self,
-        requests: Iterable[EvaluationRequest],
+        requests: Iterable[Request],
         *,
         in_flight: int = 64,
         device: str = AUTO,
-        task: str = EVALUATE,
+        task: str | None = None,
         priority: int = INTERACTIVE,
     ) -> AsyncGenerator[Reply]:
-        """Yield replies as they come, with at most `in_flight` requests on their way.
+        """Yield replies as they come, to evaluations or audits, with at most `in_flight` requests on their way.
 
         What is on its way when the iteration ends early is cancelled.
         """
@@ -213,6 +224,11 @@ class EvaluationQueue:
         if time.monotonic() - read_at < FRESH_S:
             return cards
         return await self._share("workers", self._read_cards)
+
+    async def device_kinds(self, device: str = AUTO) -> frozenset[str]:
+        """Kinds of the devices that a request for `device` may come to; raises what `submit` raises."""
+        queue = await self._route(device)
+        return frozenset(card.device_kind for card in await self.workers() if queue in card.queues)
 
     async def depth(self, queue: str) -> int:
         """Count the messages that wait in a queue, over all priorities."""

@@ -3,8 +3,9 @@
 import asyncio
 from collections.abc import Callable, Generator
 
-from drkernel_q.errors import BadProblem, Cancelled, InfrastructureFailure, TimedOut
-from drkernel_q.evaluation import Evaluation, Reply
+from drkernel_q.audit import Audit
+from drkernel_q.errors import BadProblem, Cancelled, DrkqError, InfrastructureFailure, TimedOut
+from drkernel_q.evaluation import Evaluation, Failure, Reply
 from drkernel_q.queue.pending import Pending
 
 
@@ -68,6 +69,10 @@ class Handle:
         """Wait for the reply and take the evaluation out of it; raises what `reply` and `unwrap` raise."""
         return unwrap(await self.reply(timeout_s))
 
+    async def audit(self, timeout_s: float | None = None) -> Audit:
+        """Wait for the reply and take the audit out of it; raises what `reply` and `unwrap_audit` raise."""
+        return unwrap_audit(await self.reply(timeout_s))
+
     def __await__(self) -> Generator[object, None, Reply]:
         """Wait for the reply without a limit."""
         return self.reply().__await__()
@@ -82,17 +87,28 @@ def unwrap(reply: Reply) -> Evaluation:
         Cancelled: it was cancelled.
         InfrastructureFailure: it failed for any other reason that is not the kernel's.
     """
-    if reply.evaluation is not None:
-        return reply.evaluation
-    if reply.failure is None:
-        raise InfrastructureFailure(f"Worker {reply.worker} answered with neither facts nor a reason.")
-    message = reply.failure.message
-    match reply.failure.kind:
+    if reply.evaluation is None:
+        raise _reason(reply)
+    return reply.evaluation
+
+
+def unwrap_audit(reply: Reply) -> Audit:
+    """Take the audit out of a reply; raises what `unwrap` raises, but a problem that cannot be used is no error."""
+    if reply.audit is None:
+        raise _reason(reply)
+    return reply.audit
+
+
+def _reason(reply: Reply) -> DrkqError:
+    failure = reply.failure or Failure(
+        kind="infrastructure", message=f"Worker {reply.worker} answered with neither facts nor a reason."
+    )
+    match failure.kind:
         case "problem":
-            raise BadProblem(message)
+            return BadProblem(failure.message)
         case "deadline":
-            raise TimedOut(message)
+            return TimedOut(failure.message)
         case "cancelled":
-            raise Cancelled(message)
+            return Cancelled(failure.message)
         case "infrastructure":
-            raise InfrastructureFailure(message)
+            return InfrastructureFailure(failure.message)

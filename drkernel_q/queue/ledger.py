@@ -15,9 +15,10 @@ from typing import Any, cast
 from pydantic_core import PydanticSerializationError
 from redis import Redis
 
-from drkernel_q.evaluation import EvaluationRequest, Reply
+from drkernel_q.evaluation import Reply
 from drkernel_q.queue import keys
 from drkernel_q.queue.app import LEASE_S, VISIBILITY_TIMEOUT_S
+from drkernel_q.request import Request
 from drkernel_q.value import Value
 
 #: Claims of a request, the first included, before it is given up.
@@ -146,7 +147,7 @@ class Claim(Value):
         return self.state in {ClaimState.CLAIMED, ClaimState.EXHAUSTED, ClaimState.CANCELLED}
 
 
-def encode(value: EvaluationRequest | Reply) -> str:
+def encode(value: Request | Reply) -> str:
     """Write a value as the JSON that `model_validate_json` reads back; computed fields are left out.
 
     Lone surrogates, which no JSON reader takes, become question marks: a kernel's source may hold them.
@@ -208,7 +209,7 @@ class Ledger:
         """
         return bool(self._release(keys=[keys.claim(claim.request_id)], args=[claim.fence]))
 
-    def finish(self, claim: Claim, request: EvaluationRequest, reply: Reply) -> bool:
+    def finish(self, claim: Claim, request: Request, reply: Reply) -> bool:
         """Store and send the reply; False, and nothing is stored, when the claim is lost."""
         answer = self._finish(
             keys=[

@@ -13,9 +13,9 @@ from celery import Celery
 from kombu.serialization import dumps
 from kombu.utils.json import dumps as dump_json
 
-from drkernel_q.evaluation import EvaluationRequest
 from drkernel_q.queue import keys
 from drkernel_q.queue.app import PRIORITY_STEPS, limits
+from drkernel_q.request import Request
 
 #: What kombu puts between a queue's name and its priority; priority 0 has no suffix.
 PRIORITY_SEPARATOR = "\x06\x16"
@@ -39,7 +39,7 @@ def list_keys(queue: str) -> list[str]:
     return [list_key(queue, step) for step in PRIORITY_STEPS]
 
 
-def message(app: Celery, task: str, request: EvaluationRequest, *, queue: str, priority: int) -> Message:
+def message(app: Celery, task: str, request: Request, *, queue: str, priority: int) -> Message:
     """Write the message that makes a worker of `queue` run `task` on the request."""
     limit = limits(request.deadline_s)
     task_message = app.amqp.as_task_v2(

@@ -9,15 +9,16 @@ from pydantic import ValidationError
 from pydantic_core import from_json
 
 from drkernel_q.errors import DrkqError, InfrastructureFailure
-from drkernel_q.evaluation import EvaluationRequest, Reply
+from drkernel_q.evaluation import Reply
 from drkernel_q.queue.message import Message
+from drkernel_q.request import Request
 
 
 @dataclass(slots=True, eq=False)
 class Pending:
     """One request on its way."""
 
-    request: EvaluationRequest
+    request: Request
     task: str
     queue: str
     priority: int

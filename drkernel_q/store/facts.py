@@ -5,7 +5,8 @@ from typing import Any
 
 from sqlalchemy import Connection, insert
 
-from drkernel_q.evaluation import Environment, Evaluation
+from drkernel_q.environment import Environment
+from drkernel_q.evaluation import Evaluation
 from drkernel_q.store.table import EnvironmentRow, EvidenceRow, ProfileKernelRow, table
 from drkernel_q.store.write import add_missing
 from drkernel_q.value import content_hash

@@ -18,8 +18,8 @@ from celery import Celery
 from celery.signals import worker_process_init
 from redis import Redis
 
+from drkernel_q.environment import Environment
 from drkernel_q.evaluation import (
-    Environment,
     Evaluation,
     EvaluationRequest,
     Failure,
