@@ -138,7 +138,9 @@ class Timing(Value):
     drift: float
     """Largest change of a baseline's median from the first to the last block, as a fraction."""
     checked: int
-    """Timed outputs, chosen in secret, that the judge compared with the reference."""
+    """Outputs of timed calls that the judge compared with the reference: all of them, and one of each burst."""
+    reference_alone_ms: float | None = None
+    """Median time of one call of the first baseline after the candidate was gone, milliseconds."""
     judge_ms: float | None = None
     """Time of one candidate call by the judge's own clock, over bursts of calls; it bounds what can be claimed."""
     baselines: tuple[BaselineTiming, ...]

@@ -49,6 +49,7 @@ class Harness:
         self.model: Any = None
         self.segments: dict[int, Segment] = {}
         self.source: Segment | None = None
+        self.sink: Segment | None = None
         self.skeletons: list[Any] = []
         self.specs: list[TensorSpec] = []
         self.slots: list[list[Tensor]] = []
@@ -147,7 +148,7 @@ class Harness:
         reply = self._describe(outputs, self.tensors) | {"skeleton": skeleton, "seconds": seconds}
         changed = not all(integrity.same_bits(old, new) for old, new in zip(pristine, self.tensors, strict=True))
         reply |= {"changed": changed, "written": written if message["meddle"] == "perturb" else []}
-        return reply | self._deliver(outputs, reply["codes"], self.segments[message["sink"]])
+        return reply | self._deliver(outputs, self.segments[message["sink"]])
 
     def profile(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Start to profile the timed calls that follow, or stop and say what ran."""
@@ -163,6 +164,7 @@ class Harness:
         """Get ready to be timed on inputs that the judge will put into memory it has shared."""
         self.source = self.segments[message["source"]]
         self.skeletons = message["inputs"]
+        self.sink = self.segments[message["sink"]]
         self.specs = specs_from(message["tensors"], self.source.size)
         self.slots = [self.source.read(self.specs, self.device) for _ in range(message["slots"])]
         return {}
@@ -174,18 +176,15 @@ class Harness:
         tensors = self.slots[self.slot]
         for tensor, spec in zip(tensors, self.specs, strict=True):
             tensor.copy_(self.source.view(spec))
-        return self._time([unflatten(skeleton, tensors) for skeleton in self.skeletons], tensors)
-
-    def _time(self, inputs: list[Any], tensors: list[Tensor]) -> dict[str, Any]:
-        self.results = []
+        inputs = [unflatten(skeleton, tensors) for skeleton in self.skeletons]
         self.launches()
         with torch.no_grad():
-            milliseconds, result = self.stopwatch.time(lambda: self._forward(inputs))
-        late_ms = self.stopwatch.late_ms
-        outputs: list[Tensor] = []
-        flatten(result, outputs)
-        self.results = [outputs]
-        return self._describe(outputs, tensors) | {"ms": milliseconds, "late_ms": late_ms}
+            milliseconds, outputs = self.stopwatch.time(lambda: self._forward(inputs))
+        delivered = self._deliver(outputs, self.sink) | {"skeleton": flatten(list(outputs), [])}
+        reply = self._describe(outputs, tensors) | delivered
+        if not self.stopwatch.settled:
+            reply["codes"].append("D19")
+        return reply | {"ms": milliseconds, "late_ms": self.stopwatch.late_ms}
 
     def _forward(self, inputs: list[Any]) -> Any:
         if self.profiler is None:
@@ -210,10 +209,10 @@ class Harness:
         return {"checksums": [[integrity.checksum(output) for output in outputs] for outputs in self.results]}
 
     def snapshot(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
-        """Deliver the outputs of one of the last timed calls."""
+        """Deliver the outputs of one of the calls of the last burst."""
         outputs = self.results[message["index"]]
         reply = self._describe(outputs, ()) | {"skeleton": flatten(list(outputs), [])}
-        return reply | self._deliver(outputs, reply["codes"], self.segments[message["sink"]])
+        return reply | self._deliver(outputs, self.segments[message["sink"]])
 
     def _set_mode(self, train: bool) -> None:
         if isinstance(self.model, nn.Module):
@@ -224,16 +223,16 @@ class Harness:
         return segment.read(specs_from(message["tensors"], segment.size), device)
 
     def _describe(self, outputs: list[Tensor], inputs: Sequence[Tensor]) -> dict[str, Any]:
-        """Say what can be said of outputs without sending them; their checksums commit this process to them."""
+        """Say what can be said of outputs without sending them."""
         parameters = list(self.model.parameters()) if isinstance(self.model, nn.Module) else []
         codes = integrity.output_codes(outputs, [*inputs, *parameters])
         launched = [[name, self._is_own(file), count] for (name, file), count in self.launches().items()]
-        plain = not {"D3", "C9", "C11"} & set(codes)
-        checksums = [integrity.checksum(output) for output in outputs] if plain else []
-        return {"codes": codes, "launches": launched, "checksums": checksums}
+        return {"codes": codes, "launches": launched}
 
-    def _deliver(self, outputs: list[Tensor], codes: list[str], sink: Segment) -> dict[str, Any]:
-        if "D3" in codes or "C11" in codes:
+    def _deliver(self, outputs: list[Tensor], sink: Segment | None) -> dict[str, Any]:
+        """Put outputs into the judge's memory, and say where; none if copying them would run code of theirs."""
+        assert sink is not None
+        if not all(integrity.is_plain(output) and output.layout is torch.strided for output in outputs):
             return {"shapes": [], "tensors": None}
         shapes = [[str(output.dtype).removeprefix("torch."), list(output.shape)] for output in outputs]
         specs, size = layout(outputs)

@@ -27,7 +27,7 @@ from drkernel_q.evaluation import (
     Stage,
     Timing,
 )
-from workers import integrity, profiling, timing, trial
+from workers import integrity, profiling, side, timing, trial
 from workers.integrity import Finding, Weight
 from workers.reference import Reference
 from workers.remote import CandidateFailed, RemoteCandidate
@@ -40,6 +40,9 @@ from workers.zygote import Zygote
 MAX_SOURCE_BYTES = 2**20
 #: Work after the last event of a timed call: what may be noise, milliseconds, and as a share of the call.
 MOST_LATE_MS, MOST_LATE = 0.04, 0.1
+#: How much slower the reference may be beside a candidate than alone, as a factor and milliseconds of noise.
+MOST_SLOWED = {"cuda": 1.1, "cpu": 3.0}
+SLOWED_NOISE_MS = {"cuda": 0.005, "cpu": 5.0}
 #: Profiled forward passes.
 PROFILED_CALLS = {"cuda": 10, "cpu": 2}
 
@@ -148,7 +151,7 @@ class Judge:
         """Timing and profile, in a second, fresh candidate process that knows nothing of the first."""
         with self._candidate("load_again") as session:
             trial.build(session, reference)
-            candidate = timing.CandidateSide(session, reference)
+            candidate = side.CandidateSide(session, reference)
             try:
                 if Stage.TIMING in self.protocol.stages:
                     with self._stage("timing"):
@@ -159,8 +162,11 @@ class Judge:
             finally:
                 candidate.close()
             self._compare_processes(candidate, result)
+        if self.facts.timing is not None:
+            with self._stage("alone"):
+                self._compare_alone(reference, self.facts.timing)
 
-    def _time(self, candidate: timing.CandidateSide) -> None:
+    def _time(self, candidate: side.CandidateSide) -> None:
         race = timing.time_both(candidate, self.protocol.baselines, self.protocol.timing_budget_s)
         self.facts.timing = race.timing
         if race.late_ms > max(MOST_LATE_MS, MOST_LATE * race.timing.candidate_ms):
@@ -171,7 +177,15 @@ class Judge:
             detail = f"{claimed}, the judge's own clock saw {race.timing.judge_ms:.3g} ms"
             self.facts.findings.append(Finding("D10", Weight.HARD, detail))
 
-    def _profile(self, candidate: timing.CandidateSide) -> None:
+    def _compare_alone(self, reference: Reference, measured: Timing) -> None:
+        """Time the reference again, now that the candidate is gone: what slows it down makes a speedup (D15)."""
+        alone_ms = timing.time_alone(reference, self.protocol.baselines[0])
+        self.facts.timing = measured.model_copy(update={"reference_alone_ms": alone_ms})
+        if measured.reference_ms > MOST_SLOWED[self.device] * alone_ms + SLOWED_NOISE_MS[self.device]:
+            detail = f"the reference took {measured.reference_ms:.3g} ms beside the candidate, {alone_ms:.3g} ms alone"
+            self.facts.findings.append(Finding("D15", Weight.HARD, detail))
+
+    def _profile(self, candidate: side.CandidateSide) -> None:
         """Profile calls that are timed as all others are, and check what they give."""
         session, findings = candidate.session, self.facts.findings
         candidate.timed()  # as the first of a session, the next call would pay for its start
@@ -181,9 +195,7 @@ class Judge:
         for _ in range(calls):
             candidate.timed()
         self.profiled = candidate.calls[before:]
-        candidate.keep()
         rows = session.profile(on=False)
-        candidate.check()
         # All names since its first call: a CUDA graph is launched by Triton once, and replayed by nobody we count.
         own = frozenset[str]().union(*(answer.own_names for answer in candidate.calls))
         profile = self.facts.profile = profiling.attribute(rows, set(own), calls)
@@ -193,15 +205,14 @@ class Judge:
             detail = "Triton launches were counted, but no kernel of the candidate took device time"
             findings.append(Finding("A7", Weight.HARD, detail))
 
-    def _compare_processes(self, candidate: timing.CandidateSide, result: TrialResult) -> None:
+    def _compare_processes(self, candidate: side.CandidateSide, result: TrialResult) -> None:
         """Hold what the timed process did against what the checked one did."""
         findings = self.facts.findings
-        for answer in (*candidate.calls, *candidate.fetched):
+        for answer in candidate.calls:
             findings += trial.findings_of(answer, candidate.reference)
-        if candidate.faults:
-            detail = (
-                f"outputs of timed calls, chosen in secret, are wrong ({len(candidate.faults)}): {candidate.faults[0]}"
-            )
+        faults = candidate.recheck.faults
+        if faults:
+            detail = f"outputs of {len(faults)} of {candidate.recheck.count} timed calls are wrong: {faults[0]}"
             findings.append(Finding("B5", Weight.HARD, detail))
         calls = candidate.calls
         idle = sum(not answer.own_launches for answer in calls)

@@ -108,6 +108,15 @@ class Reference:
             self.compiled[Baseline.COMPILE] = torch.compile(self.model)
         return self.compiled[Baseline.COMPILE]
 
+    def outputs(self, inputs: Sequence[Any]) -> list[Tensor]:
+        """Run one forward pass on copies of `inputs` in the reference's own precision; the model stays as it is."""
+        state = copy.deepcopy(self.model.state_dict()) if self.train else None
+        outputs: list[Tensor] = []
+        flatten(self.run(_copied(inputs) if self.changes_inputs else inputs), outputs)
+        if state is not None:
+            self.model.load_state_dict(state)
+        return outputs
+
     def expected(self, inputs: Sequence[Any]) -> Expected:
         """Run the reference in its own precision and in fp64.
 

@@ -41,8 +41,6 @@ class Answer(NamedTuple):
     """Codes of `workers.integrity.OUTPUT_RULES` that the harness saw."""
     state: tuple[str, ...] = ()
     """What of `workers.state.CODES` differs from before the candidate was loaded."""
-    checksums: tuple[int, ...] = ()
-    """What the process committed itself to, by `workers.integrity.checksum` of each output."""
     changed: bool = False
     """Whether the inputs were written to."""
     late_ms: float = 0.0
@@ -158,14 +156,26 @@ class Session:
                 for name, operator, us, times in reply["rows"]
             ]
 
-    def arm(self, segment: Segment, skeletons: Sequence[Any], specs: Sequence[TensorSpec], slots: int) -> None:
-        """Show the process where the inputs of timed calls will appear, and how many buffers take turns."""
+    def arm(
+        self,
+        segment: Segment,
+        skeletons: Sequence[Any],
+        specs: Sequence[TensorSpec],
+        slots: int,
+        expected: Expected,
+    ) -> None:
+        """Show the process where the inputs of timed calls will appear, how many buffers take turns, and the sink."""
         self._share(segment, writable=False)
         tensors = [list(spec) for spec in specs]
-        self._ask("arm", {"source": segment.fd, "inputs": skeletons, "tensors": tensors, "slots": slots})
+        places = {"source": segment.fd, "sink": self._take(expected).fd, "tensors": tensors}
+        self._ask("arm", places | {"inputs": skeletons, "slots": slots})
 
-    def timed(self) -> tuple[float, Answer]:
-        """Time one call on the inputs that lie ready; return the milliseconds claimed, and what comes with them."""
+    def timed(self, expected: Expected) -> tuple[float, Answer]:
+        """Time one call on the inputs that lie ready; return the milliseconds claimed, and what comes with them.
+
+        The outputs are a plain list of tensors like those of `expected`, as in `arm`.
+        """
+        sink = self._take(expected)
         start = time.perf_counter()
         reply = self._ask("timed", {})
         most_ms = (time.perf_counter() - start) * 1e3
@@ -174,7 +184,7 @@ class Session:
             if not SHORTEST_MS <= milliseconds <= most_ms:
                 raise ValueError(f"{milliseconds:.3g} ms within {most_ms:.3g} ms")
             late_ms = _number(reply["late_ms"])
-        return milliseconds, self._claims(reply)._replace(late_ms=late_ms)
+        return milliseconds, self._answer(reply, _flat(expected), sink)._replace(late_ms=late_ms)
 
     def preload(self, segment: Segment, sets: Sequence[Sequence[TensorSpec]]) -> None:
         """Let the process copy sets of inputs to the device, for the burst that follows."""
@@ -182,22 +192,16 @@ class Session:
         places = [[list(spec) for spec in specs] for specs in sets]
         self._ask("preload", {"source": segment.fd, "sets": places})
 
-    def burst(self) -> tuple[float, list[tuple[int, ...]]]:
-        """Let the process make a timed call on each preloaded set.
-
-        Returns the seconds that passed on the judge's own clock, and the checksums of each call's outputs.
-        """
-        start = time.perf_counter()
+    def burst(self) -> list[tuple[int, ...]]:
+        """Let the process make a timed call on each preloaded set; return the checksums of each call's outputs."""
         reply = self._ask("burst", {})
-        seconds = time.perf_counter() - start
         with _reading("checksums"):
-            return seconds, [tuple(int(value) for value in row) for row in reply["checksums"]]
+            return [tuple(int(value) for value in row) for row in reply["checksums"]]
 
     def snapshot(self, expected: Expected, index: int) -> Answer:
-        """Take the outputs of one of the last timed calls, as a plain list."""
+        """Take the outputs of one of the calls of the last burst, as a plain list."""
         sink = self._take(expected)
-        flat = expected._replace(skeleton=flatten(list(expected.working), []))
-        return self._answer(self._ask("snapshot", {"sink": sink.fd, "index": index}), flat, sink)
+        return self._answer(self._ask("snapshot", {"sink": sink.fd, "index": index}), _flat(expected), sink)
 
     def _ask(self, operation: str, message: dict[str, Any]) -> dict[str, Any]:
         return self.remote.ask(operation, message, deadline_s=self.deadline_s)
@@ -233,14 +237,12 @@ class Session:
             if not (integrity.OUTPUT_RULES.keys() >= set(codes) and state.CODES.keys() >= set(changes)):
                 raise ValueError("unknown codes")
             own, other, names = _launches(reply["launches"])
-            checksums = tuple(int(value) for value in reply["checksums"])
         return Answer(
             None,
             Outcome.CORRECT,
             None,
             codes,
             changes,
-            checksums,
             own_launches=own,
             own_names=names,
             other_launches=other,
@@ -272,6 +274,10 @@ def _reading(what: str) -> Iterator[None]:
 def _close(segment: Segment | None) -> None:
     if segment is not None:
         segment.close()
+
+
+def _flat(expected: Expected) -> Expected:
+    return expected._replace(skeleton=flatten(list(expected.working), []))
 
 
 def _structure_fault(reply: dict[str, Any], expected: Expected) -> tuple[Outcome, str] | None:

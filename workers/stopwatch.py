@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from workers.integrity import is_plain, same_bits
 from workers.shared import flatten
 
 #: Cache flush, bytes: more than four times the L2 of a large GPU; on the CPU about a core's own caches.
@@ -17,6 +18,8 @@ SPIN_CYCLES = 2_000_000
 #: The same within a burst, whose calls follow each other: the host is warm, and the shorter the spin, the less a
 #: change of its clock shifts the slope.
 BURST_SPIN_CYCLES = 400_000
+#: Elements of each output that are looked at twice.
+PICKED = 4096
 
 
 class Stopwatch:
@@ -26,6 +29,9 @@ class Stopwatch:
         """Bind what is needed now, before code that could replace it has been loaded."""
         #: Milliseconds that the device went on working after the last event of the last call.
         self.late_ms = 0.0
+        #: Whether the outputs of the last call were what they are now when its last event had come.
+        self.settled = True
+        self._places: dict[int, Tensor] = {}
         self._flush = torch.empty(FLUSH_BYTES[device], dtype=torch.uint8, device=device)
         self._clock = time.perf_counter
         self._cuda = device == "cuda"
@@ -39,40 +45,43 @@ class Stopwatch:
             self._sync = torch._C._cuda_synchronize
             self._spin: Callable[[int], None] = torch._C._cuda_sleep
 
-    def time(
-        self, call: Callable[[], Any], spin_cycles: int = SPIN_CYCLES, take: Callable[[Any], None] | None = None
-    ) -> tuple[float, Any]:
-        """Return the milliseconds of one call and what it returned.
+    def time(self, call: Callable[[], Any], spin_cycles: int = SPIN_CYCLES) -> tuple[float, list[Tensor]]:
+        """Return the milliseconds of one call and the tensors that it returned.
 
-        `take` is given what the call returned, and begins to copy it, in the order of the stream and before anybody
-        waits for the device: work that the call has left to other streams has no time to catch up.
+        `late_ms` and `settled` then say whether the call's work was over at its last event.
         """
+        outputs: list[Tensor] = []
         self._flush.zero_()
         if not self._cuda:
             start = self._clock()
             result = call()
             milliseconds = (self._clock() - start) * 1e3
-            if take is not None:
-                take(result)
-            return milliseconds, result
+            flatten(result, outputs)
+            return milliseconds, outputs
         self._spin(spin_cycles)
         start_event, end_event = self._events
         self._record(start_event, self._stream)
         result = call()
         self._record(end_event, self._stream)
-        if take is not None:
-            take(result)
+        flatten(result, outputs)
+        picked = self._pick(outputs)  # in the order of the stream, before anybody waits for the device
         self._wait(end_event)
         ended = self._clock()
         self._sync()
         self.late_ms = (self._clock() - ended) * 1e3
-        return self._elapsed(start_event, end_event), result
+        self.settled = all(map(same_bits, picked, self._pick(outputs)))
+        return self._elapsed(start_event, end_event), outputs
+
+    def _pick(self, outputs: list[Tensor]) -> list[Tensor]:
+        """Copy elements at random places."""
+        picked = []
+        for output in outputs:
+            if is_plain(output) and output.layout is torch.strided and output.is_cuda and output.numel():
+                if output.numel() not in self._places:
+                    self._places[output.numel()] = torch.randint(output.numel(), (PICKED,), device="cuda")
+                picked.append(output.take(self._places[output.numel()]))
+        return picked
 
     def burst(self, calls: Iterable[Callable[[], Any]]) -> list[list[Tensor]]:
         """Time calls in a row, and keep what they returned, as lists of tensors."""
-        kept = []
-        for call in calls:
-            outputs: list[Tensor] = []
-            flatten(self.time(call, BURST_SPIN_CYCLES)[1], outputs)
-            kept.append(outputs)
-        return kept
+        return [self.time(call, BURST_SPIN_CYCLES)[1] for call in calls]

@@ -1,48 +1,28 @@
 """Timing: interleaved blocks of reference and candidate, and what they add up to.
 
 Counts, order, inputs and statistics belong to the judge alone. Each block of calls of one side lies beside a block of
-the other, in turning order, on inputs that were drawn for it; some outputs of timed calls, chosen in secret while the
-calls run, are compared with the reference.
+the other, in turning order, on inputs that were drawn for each call; the outputs of every timed call are compared with
+the reference.
 """
 
-import secrets
-import sys
 import time
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from drkernel_q.errors import BadProblem
-from drkernel_q.evaluation import Baseline, BaselineTiming, Outcome, Timing
+from drkernel_q.evaluation import Baseline, BaselineTiming, Timing
 from drkernel_q.speedup import speedup_interval
-from workers import correctness, integrity
-from workers.correctness import Expected
+from workers import clock
 from workers.reference import Reference
-from workers.segment import Segment, create
-from workers.session import LARGE_BYTES, Answer, Session, pack_inputs
-from workers.shared import ALIGN, TensorSpec, unflatten
+from workers.side import CandidateSide, ReferenceSide, Side
 from workers.stopwatch import Stopwatch
 
-#: Buffers that the inputs of timed calls take turns over, and as many outputs are checked in each block; one when
-#: inputs have more than `LARGE_BYTES`, since both processes hold several times that.
-SLOTS = 3
 #: Warm-up of each side, seconds and calls at least.
-WARM_UP_S = {"cuda": 0.2, "cpu": 0.0}
+WARM_UP_S = {"cuda": 0.1, "cpu": 0.0}
 WARM_UP_CALLS = {"cuda": 5, "cpu": 1}
-#: Two-clock rule: calls of the shorter burst, repeats, and calls so slow that one is enough.
-BURST = {"cuda": 6, "cpu": 2}
-SHORTEST_BURST = 3
-BURSTS = 3
-SLOW_MS = 300.0
-#: Share of a call that a claim may lack, noise that is always allowed, and measurements before it counts as a lie.
-MOST_HIDDEN = {"cuda": 0.3, "cpu": 0.6}
-FLOOR_NOISE_MS = {"cuda": 0.08, "cpu": 2.0}
-CLOCK_CHECKS = 3
-#: Most bytes of inputs of one burst.
-BURST_BYTES = 4 * 2**30
+#: Calls of the reference with no candidate around.
+ALONE_CALLS = 15
 
 
 class Plan(NamedTuple):
@@ -65,174 +45,12 @@ def plan(device: str, seconds_a_round: float, budget_s: float) -> Plan:
     return Plan(blocks, max(min(calls, most), least), settle)
 
 
-def slots_for(size_bytes: int) -> int:
-    """Return how many buffers inputs of this size take turns over."""
-    return SLOTS if size_bytes <= LARGE_BYTES else 1
-
-
-class Side(Protocol):
-    """Something whose calls can be timed."""
-
-    def timed(self) -> float:
-        """Draw fresh inputs and time one call on them, milliseconds."""
-        ...
-
-
-class Bursting(Protocol):
-    """Something that can make timed calls in a row."""
-
-    @property
-    def most_calls(self) -> int:
-        """Longest burst that its inputs leave room for."""
-        ...
-
-    def burst(self, calls: int) -> float:
-        """Make `calls` timed calls; return the seconds that passed on the judge's clock."""
-        ...
-
-
-class EmptySide:
-    """Nothing, timed in the judge: what flush, spin, synchronization and checksums cost by themselves."""
-
-    def __init__(self, stopwatch: Stopwatch, like: Expected, device: str) -> None:
-        """Use the judge's stopwatch, and outputs of the same size."""
-        self.stopwatch = stopwatch
-        self.most_calls = sys.maxsize
-        self.outputs = [torch.zeros(tensor.shape, dtype=tensor.dtype, device=device) for tensor in like.working]
-
-    def burst(self, calls: int) -> float:
-        """Time nothing `calls` times; return the seconds that passed."""
-        start = time.perf_counter()
-        for outputs in self.stopwatch.burst([lambda: self.outputs] * calls):
-            for output in outputs:
-                integrity.checksum(output)
-        return time.perf_counter() - start
-
-
-class ReferenceSide:
-    """One baseline of the reference, timed in the judge as the candidate is timed in its process."""
-
-    def __init__(self, reference: Reference, baseline: Baseline, stopwatch: Stopwatch) -> None:
-        """Allocate input buffers."""
-        self.reference = reference
-        self.baseline = baseline
-        self.stopwatch = stopwatch
-        first, size = pack_inputs(reference.inputs(secrets.randbits(63)))[1::2]
-        self.slots = [[tensor.clone() for tensor in first] for _ in range(slots_for(size))]
-        self.slot = 0
-        self.late_ms: list[float] = []
-
-    def timed(self) -> float:
-        """Draw fresh inputs and time one call on them, milliseconds."""
-        self.slot = (self.slot + 1) % len(self.slots)
-        skeletons, fresh, _, _ = pack_inputs(self.reference.inputs(secrets.randbits(63)))
-        tensors = self.slots[self.slot]
-        for tensor, new in zip(tensors, fresh, strict=True):
-            tensor.copy_(new)
-        values = [unflatten(skeleton, tensors) for skeleton in skeletons]
-        milliseconds, _ = self.stopwatch.time(lambda: self.reference.run(values, self.baseline))
-        self.late_ms.append(self.stopwatch.late_ms)
-        return milliseconds
-
-
-class CandidateSide:
-    """The candidate, timed by its harness; keeps snapshots of outputs that are chosen only after their call.
-
-    The inputs of a call come to lie where the candidate's process can read them right before the call, and no sooner.
-    With its reply the process commits itself to the outputs by their checksums, so work put off until they are fetched
-    is a lie that a snapshot shows.
-    """
-
-    def __init__(self, session: Session, reference: Reference) -> None:
-        """Show the candidate's process where inputs will appear."""
-        self.session = session
-        self.reference = reference
-        self.seed = secrets.randbits(63)
-        inputs = reference.inputs(self.seed)
-        self.expected_like = correctness.outline(reference.expected(inputs))
-        self.skeletons, _, self.specs, self.size = pack_inputs(inputs)
-        self.segment = create(self.size, reference.device, ours=True)
-        self.slots = slots_for(self.size)
-        session.arm(self.segment, self.skeletons, self.specs, self.slots)
-        self.sets: Segment | None = None
-        self.last: Answer | None = None
-        self.calls: list[Answer] = []
-        """What came with each timed call."""
-        self.fetched: list[Answer] = []
-        """What came with each snapshot."""
-        self.snapshots: list[tuple[int, list[Tensor]]] = []
-        self.faults: list[str] = []
-
-    def timed(self) -> float:
-        """Draw fresh inputs and time one call on them, milliseconds, as the candidate's process claims."""
-        self.seed = secrets.randbits(63)
-        self._put(self.segment, self.specs, self.seed)
-        milliseconds, self.last = self.session.timed()
-        self.calls.append(self.last)
-        return milliseconds
-
-    def _put(self, segment: Segment, places: Sequence[TensorSpec], seed: int) -> None:
-        _, tensors, specs, _ = pack_inputs(self.reference.inputs(seed))
-        if specs != self.specs:
-            raise BadProblem(f"get_inputs() of {self.reference.name} draws other shapes under another seed.")
-        segment.write(places, tensors)
-
-    @property
-    def most_calls(self) -> int:
-        """Longest burst that the sets of inputs leave room for."""
-        return BURST_BYTES // max(self.size, 1)
-
-    def burst(self, calls: int) -> float:
-        """Let the candidate make timed calls on fresh inputs in a row; return the seconds by the judge's clock."""
-        stride = -(-self.size // ALIGN) * ALIGN
-        if self.sets is None or self.sets.size < stride * calls:
-            self.sets = create(stride * calls, self.reference.device, ours=True)
-        seeds = [secrets.randbits(63) for _ in range(calls)]
-        sets = [[spec._replace(offset=spec.offset + stride * number) for spec in self.specs] for number in range(calls)]
-        for seed, places in zip(seeds, sets, strict=True):
-            self._put(self.sets, places, seed)
-        self.session.preload(self.sets, sets)
-        seconds, checksums = self.session.burst()
-        chosen = secrets.randbelow(calls)
-        self._keep(seeds[chosen], checksums[chosen] if len(checksums) == calls else (), chosen)
-        return seconds
-
-    def keep(self) -> None:
-        """Take the outputs of the call just made."""
-        assert self.last is not None
-        self._keep(self.seed, self.last.checksums, 0)
-
-    def _keep(self, seed: int, checksums: tuple[int, ...], index: int) -> None:
-        answer = self.session.snapshot(self.expected_like, index)
-        self.fetched.append(answer)
-        if answer.outputs is None:
-            self.faults.append(answer.detail or "an output of another kind")
-        elif tuple(map(integrity.checksum, answer.outputs)) != checksums:
-            self.faults.append("the outputs are others than those that the process committed itself to")
-        else:
-            self.snapshots.append((seed, answer.outputs))
-
-    def check(self) -> int:
-        """Compare the snapshots with the reference; return how many there were."""
-        count = len(self.snapshots)
-        for seed, outputs in self.snapshots:
-            result = correctness.compare(self.reference.expected(self.reference.inputs(seed)), outputs)
-            if result.outcome is not Outcome.CORRECT:
-                self.faults.append(result.detail or result.outcome.value)
-        self.snapshots.clear()
-        return count
-
-    def close(self) -> None:
-        """Give back the memory that was shared."""
-        for segment in (self.segment, self.sets):
-            if segment is not None:
-                segment.close()
-
-
 class Race(NamedTuple):
     """What came of timing both sides."""
 
     timing: Timing
+    blocks: dict[str, list[list[float]]]
+    """Milliseconds of every timed call, block by block, of `candidate` and of each baseline by its name."""
     hidden_ms: float
     """Time of one call that the judge's clock saw and the candidate's claim lacks; 0 when they agree within noise."""
     late_ms: float
@@ -242,61 +60,32 @@ class Race(NamedTuple):
 def time_both(candidate: CandidateSide, baselines: Sequence[Baseline], budget_s: float) -> Race:
     """Time the candidate against every baseline, and hold its claims against the judge's own clock."""
     reference = candidate.reference
-    device = reference.device
-    stopwatch = Stopwatch(device)
+    stopwatch = Stopwatch(reference.device)
     references = {name: ReferenceSide(reference, name, stopwatch) for name in baselines}
-    sides: list[Side] = [*references.values(), candidate]
-    counts = plan(device, sum(_warm_up(side, device) for side in sides), budget_s)
-    times: dict[int, list[list[float]]] = {id(side): [] for side in sides}
-    checked = 0
+    sides: dict[str, Side] = {str(name): side for name, side in references.items()} | {"candidate": candidate}
+    counts = plan(reference.device, sum(_warm_up(side, reference.device) for side in sides.values()), budget_s)
+    blocks: dict[str, list[list[float]]] = {name: [] for name in sides}
     for block in range(counts.blocks):
-        for side in sides if block % 2 == 0 else reversed(sides):
-            last = block == counts.blocks - 1
-            times[id(side)].append(_run_block(side, counts, snapshots=candidate.slots, check_last=last))
-        checked += candidate.check()
-    own = times[id(candidate)]
-    timing = summarize({name: times[id(references[name])] for name in baselines}, own, checked)
+        for name, side in list(sides.items())[:: 1 if block % 2 == 0 else -1]:
+            blocks[name].append(_run_block(side, counts))
+    timing = summarize({name: blocks[name] for name in baselines}, blocks["candidate"])
     first = references[baselines[0]]
     late_ms = float(np.median([answer.late_ms for answer in candidate.calls])) - float(np.median(first.late_ms))
-    if candidate.most_calls < SHORTEST_BURST:  # such inputs would not fit three times, and such calls take long
-        return Race(timing, 0.0, late_ms)
-    empty = EmptySide(stopwatch, candidate.expected_like, device)
-    for _ in range(CLOCK_CHECKS):
-        clock = judge_clock(candidate, empty, device, timing.candidate_ms)
-        hidden_ms = clock.least_ms - timing.candidate_ms
-        if hidden_ms <= max(MOST_HIDDEN[device] * clock.least_ms, clock.noise_ms):
-            hidden_ms = 0.0
-            break
-    checked += candidate.check()
-    timing = timing.model_copy(update={"judge_ms": clock.median_ms, "checked": checked})
-    return Race(timing, hidden_ms, late_ms)
+    hidden_ms = 0.0
+    if candidate.most_calls >= clock.SHORTEST_BURST:  # else inputs would not fit, and such calls take long
+        empty = clock.EmptySide(stopwatch, candidate.expected_like, reference.device)
+        for reading in clock.read_again(candidate, empty, reference.device, timing.candidate_ms):
+            hidden_ms = reading.hidden_ms(timing.candidate_ms, reference.device)
+            timing = timing.model_copy(update={"judge_ms": reading.median_ms})
+    timing = timing.model_copy(update={"checked": candidate.recheck.count})
+    return Race(timing, blocks, hidden_ms, late_ms)
 
 
-class Clock(NamedTuple):
-    """One candidate call by the judge's own clock."""
-
-    median_ms: float
-    least_ms: float
-    """The smallest of the repeats: whatever else the machine did, a call took no less."""
-    noise_ms: float
-    """How far that may be off."""
-
-
-def judge_clock(candidate: Bursting, empty: Bursting, device: str, claimed_ms: float) -> Clock:
-    """Time one candidate call by the judge's clock (the two-clock rule).
-
-    The clock sees bursts of k and 3k calls; the slope between them leaves out what a request costs, and the slope of
-    empty calls leaves out flush, spin, synchronization and checksums.
-    """
-    few = min(BURST[device], candidate.most_calls // 3) if claimed_ms < SLOW_MS else 1
-
-    def slope(side: Bursting) -> float:
-        return (side.burst(3 * few) - side.burst(few)) / (2 * few) * 1e3
-
-    pairs = [(slope(candidate), slope(empty)) for _ in range(BURSTS)]
-    both, base = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
-    net = [slope - float(np.median(base)) for slope in both]
-    return Clock(max(float(np.median(net)), 0.0), max(min(net), 0.0), float(np.ptp(base)) + FLOOR_NOISE_MS[device])
+def time_alone(reference: Reference, baseline: Baseline) -> float:
+    """Return the reference's median time, milliseconds, when no candidate is there to slow it down."""
+    side = ReferenceSide(reference, baseline, Stopwatch(reference.device))
+    _warm_up(side, reference.device)
+    return float(np.median([side.timed() for _ in range(ALONE_CALLS)]))
 
 
 def _warm_up(side: Side, device: str) -> float:
@@ -312,21 +101,13 @@ def _warm_up(side: Side, device: str) -> float:
     return seconds
 
 
-def _run_block(side: Side, counts: Plan, *, snapshots: int, check_last: bool) -> list[float]:
+def _run_block(side: Side, counts: Plan) -> list[float]:
     for _ in range(counts.settle):
         side.timed()
-    chosen = set(secrets.SystemRandom().sample(range(counts.calls), min(snapshots, counts.calls)))
-    if check_last:
-        chosen.add(counts.calls - 1)
-    milliseconds = []
-    for number in range(counts.calls):
-        milliseconds.append(side.timed())
-        if number in chosen and isinstance(side, CandidateSide):
-            side.keep()
-    return milliseconds
+    return [side.timed() for _ in range(counts.calls)]
 
 
-def summarize(references: dict[Baseline, list[list[float]]], candidate: list[list[float]], checked: int) -> Timing:
+def summarize(references: dict[Baseline, list[list[float]]], candidate: list[list[float]]) -> Timing:
     """Turn blocks of milliseconds into the timing of an evaluation; the first baseline is the headline."""
     rows = []
     for baseline, blocks in references.items():
@@ -352,7 +133,7 @@ def summarize(references: dict[Baseline, list[list[float]]], candidate: list[lis
         runs=len(calls),
         blocks=len(candidate),
         drift=max(_drift(blocks) for blocks in references.values()),
-        checked=checked,
+        checked=0,
         baselines=tuple(rows),
     )
 

@@ -1,0 +1,105 @@
+"""The judge's own clock, held against the times that a candidate claims (the two-clock rule).
+
+A candidate's process could lie about its events. It cannot do the work in less time than passes for the judge while it
+answers, and its answer commits it to outputs that the judge then looks at.
+"""
+
+import sys
+import time
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+
+from workers import integrity
+from workers.correctness import Expected
+from workers.stopwatch import Stopwatch
+
+#: Calls of the shorter burst, and calls so slow that one is enough.
+BURST = {"cuda": 10, "cpu": 2}
+SLOW_MS = 300.0
+#: A longer burst has room for at least this many calls, or the rule is not applied.
+SHORTEST_BURST = 3
+#: Pairs of bursts of either side.
+BURSTS = {"cuda": 5, "cpu": 3}
+#: Share of a call that a claim may lack, noise that is always allowed, and measurements before it counts as a lie.
+MOST_HIDDEN = {"cuda": 0.3, "cpu": 0.6}
+FLOOR_NOISE_MS = {"cuda": 0.08, "cpu": 2.0}
+CHECKS = 3
+
+
+class Bursting(Protocol):
+    """Something that can make timed calls in a row."""
+
+    @property
+    def most_calls(self) -> int:
+        """Longest burst that its inputs leave room for."""
+        ...
+
+    def burst(self, calls: int) -> float:
+        """Make `calls` timed calls; return the seconds that passed on the judge's clock."""
+        ...
+
+
+class EmptySide:
+    """Nothing, timed in the judge: what flush, spin, synchronization and checksums cost by themselves."""
+
+    def __init__(self, stopwatch: Stopwatch, like: Expected, device: str) -> None:
+        """Use the judge's stopwatch, and outputs of the same size."""
+        self.stopwatch = stopwatch
+        self.most_calls = sys.maxsize
+        self.outputs = [torch.zeros(tensor.shape, dtype=tensor.dtype, device=device) for tensor in like.working]
+
+    def burst(self, calls: int) -> float:
+        """Time nothing `calls` times; return the seconds that passed."""
+        start = time.perf_counter()
+        for outputs in self.stopwatch.burst([lambda: self.outputs] * calls):
+            for output in outputs:
+                integrity.checksum(output)
+        return time.perf_counter() - start
+
+
+class Clock(NamedTuple):
+    """One candidate call by the judge's own clock."""
+
+    median_ms: float
+    least_ms: float
+    """The smallest of the repeats: whatever else the machine did, a call took no less."""
+    noise_ms: float
+    """How far that may be off."""
+
+    def hidden_ms(self, claimed_ms: float, device: str) -> float:
+        """Return the time that the clock saw and the claim lacks; 0 when they agree within noise."""
+        hidden = self.least_ms - claimed_ms
+        return hidden if hidden > max(MOST_HIDDEN[device] * self.least_ms, self.noise_ms) else 0.0
+
+
+def read_clock(candidate: Bursting, empty: Bursting, device: str, claimed_ms: float) -> Clock:
+    """Time one candidate call by the judge's clock.
+
+    The clock sees bursts of k and 3k calls; the slope between them leaves out what a request costs, and the slope of
+    empty calls leaves out flush, spin, synchronization and checksums.
+    """
+    few = min(BURST[device], candidate.most_calls // 3) if claimed_ms < SLOW_MS else 1
+    candidate.burst(3 * few)  # memory that outputs have never lain in is slow to get
+    slopes = [(_slope(candidate, few), _slope(empty, few)) for _ in range(BURSTS[device])]
+    both, base = np.array(slopes).T
+    net = both - np.median(base)
+    return Clock(
+        max(float(np.median(net)), 0.0), max(float(net.min()), 0.0), float(np.ptp(base)) + FLOOR_NOISE_MS[device]
+    )
+
+
+def read_again(candidate: Bursting, empty: Bursting, device: str, claimed_ms: float) -> Iterator[Clock]:
+    """Read the clock until it agrees with what is claimed, `CHECKS` times at most."""
+    for _ in range(CHECKS):
+        clock = read_clock(candidate, empty, device, claimed_ms)
+        yield clock
+        if not clock.hidden_ms(claimed_ms, device):
+            return
+
+
+def _slope(side: Bursting, few: int) -> float:
+    """Return the milliseconds that each call more takes."""
+    return (side.burst(3 * few) - side.burst(few)) / (2 * few) * 1e3

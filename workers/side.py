@@ -1,0 +1,142 @@
+"""Sides: the reference, timed in the judge, and the candidate, timed in its own process, a call at a time."""
+
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from drkernel_q.errors import BadProblem
+from drkernel_q.evaluation import Baseline
+from workers import correctness, integrity
+from workers.recheck import Recheck
+from workers.reference import Reference
+from workers.segment import Segment, create
+from workers.session import LARGE_BYTES, Answer, Session, pack_inputs
+from workers.shared import ALIGN, unflatten
+from workers.stopwatch import Stopwatch
+
+#: Buffers that the inputs of timed calls take turns over; one when inputs have more than `LARGE_BYTES`, since both
+#: processes hold several times that.
+SLOTS = 3
+#: Most bytes of inputs of one burst.
+BURST_BYTES = 4 * 2**30
+
+
+class Side(Protocol):
+    """Something whose calls can be timed."""
+
+    def timed(self) -> float:
+        """Draw fresh inputs and time one call on them, milliseconds."""
+        ...
+
+
+def _slots_for(size_bytes: int) -> int:
+    return SLOTS if size_bytes <= LARGE_BYTES else 1
+
+
+class ReferenceSide:
+    """One baseline of the reference, timed in the judge as the candidate is timed in its process."""
+
+    def __init__(self, reference: Reference, baseline: Baseline, stopwatch: Stopwatch) -> None:
+        """Allocate input buffers."""
+        self.reference = reference
+        self.baseline = baseline
+        self.stopwatch = stopwatch
+        first, size = pack_inputs(reference.inputs(secrets.randbits(63)))[1::2]
+        self.slots = [[tensor.clone() for tensor in first] for _ in range(_slots_for(size))]
+        self.slot = 0
+        self.late_ms: list[float] = []
+
+    def timed(self) -> float:
+        """Draw fresh inputs and time one call on them, milliseconds."""
+        self.slot = (self.slot + 1) % len(self.slots)
+        skeletons, fresh, _, _ = pack_inputs(self.reference.inputs(secrets.randbits(63)))
+        tensors = self.slots[self.slot]
+        for tensor, new in zip(tensors, fresh, strict=True):
+            tensor.copy_(new)
+        values = [unflatten(skeleton, tensors) for skeleton in skeletons]
+        milliseconds, _ = self.stopwatch.time(lambda: self.reference.run(values, self.baseline))
+        self.late_ms.append(self.stopwatch.late_ms)
+        return milliseconds
+
+
+class CandidateSide:
+    """The candidate, timed by its harness.
+
+    The inputs of a call come to lie where the candidate's process can read them right before the call, and no sooner.
+    Its outputs are copied out at the end of the call, and every one of them is looked at.
+    """
+
+    def __init__(self, session: Session, reference: Reference) -> None:
+        """Show the candidate's process where inputs will appear."""
+        self.session = session
+        self.reference = reference
+        inputs = reference.inputs(secrets.randbits(63))
+        self.expected_like = correctness.outline(reference.expected(inputs))
+        self.skeletons, _, self.specs, self.size = pack_inputs(inputs)
+        self.segment = create(self.size, reference.device, ours=True)
+        session.arm(self.segment, self.skeletons, self.specs, _slots_for(self.size), self.expected_like)
+        self.sets: Segment | None = None
+        self.recheck = Recheck(reference)
+        self.calls: list[Answer] = []
+        """What came with each timed call, without the outputs."""
+
+    def timed(self) -> float:
+        """Draw fresh inputs and time one call on them, milliseconds, as the candidate's process claims."""
+        inputs = self._put(self.segment, 0, secrets.randbits(63))
+        milliseconds, answer = self.session.timed(self.expected_like)
+        self._look(inputs, answer)
+        self.calls.append(answer._replace(outputs=None))
+        return milliseconds
+
+    def _put(self, segment: Segment, offset: int, seed: int) -> Sequence[Any]:
+        inputs = self.reference.inputs(seed)
+        _, tensors, specs, _ = pack_inputs(inputs)
+        if specs != self.specs:
+            raise BadProblem(f"get_inputs() of {self.reference.name} draws other shapes under another seed.")
+        segment.write([spec._replace(offset=spec.offset + offset) for spec in specs], tensors)
+        return inputs
+
+    def _look(self, inputs: Sequence[Any], answer: Answer) -> None:
+        if answer.outputs is None:
+            self.recheck.faults.append(answer.detail or "an output of another kind")
+        else:
+            self.recheck.look(inputs, answer.outputs)
+
+    @property
+    def most_calls(self) -> int:
+        """Longest burst that the sets of inputs leave room for."""
+        return BURST_BYTES // max(self.size, 1)
+
+    def burst(self, calls: int) -> float:
+        """Let the candidate make timed calls on fresh inputs in a row; return the seconds by the judge's clock.
+
+        With its reply the process commits itself to all outputs by their checksums; those of one call, chosen only
+        then, are fetched and looked at.
+        """
+        stride = -(-self.size // ALIGN) * ALIGN
+        if self.sets is None or self.sets.size < stride * calls:
+            self.sets = create(stride * calls, self.reference.device, ours=True)
+        seeds = [secrets.randbits(63) for _ in range(calls)]
+        for number, seed in enumerate(seeds):
+            self._put(self.sets, stride * number, seed)
+        places = [
+            [spec._replace(offset=spec.offset + stride * number) for spec in self.specs] for number in range(calls)
+        ]
+        self.session.preload(self.sets, places)
+        start = time.perf_counter()
+        checksums = self.session.burst()
+        seconds = time.perf_counter() - start
+        chosen = secrets.randbelow(calls)
+        answer = self.session.snapshot(self.expected_like, chosen)
+        promised = checksums[chosen] if len(checksums) == calls else ()
+        if answer.outputs is not None and tuple(map(integrity.checksum, answer.outputs)) != promised:
+            self.recheck.faults.append("the outputs are others than those that the process committed itself to")
+        self._look(self.reference.inputs(seeds[chosen]), answer)
+        return seconds
+
+    def close(self) -> None:
+        """Give back the memory that was shared."""
+        for segment in (self.segment, self.sets):
+            if segment is not None:
+                segment.close()
