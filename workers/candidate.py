@@ -205,8 +205,9 @@ class Harness:
     def burst(self, _message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Make one timed call on each preloaded set, while the judge looks at its own clock."""
         with torch.no_grad():
-            self.results = self.stopwatch.burst(functools.partial(self._forward, inputs) for inputs in self.sets)
-        return {"checksums": [[integrity.checksum(output) for output in outputs] for outputs in self.results]}
+            calls = [functools.partial(self._forward, inputs) for inputs in self.sets]
+            self.results, checksums = self.stopwatch.burst(calls)
+        return {"checksums": checksums}
 
     def snapshot(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Deliver the outputs of one of the calls of the last burst."""
@@ -232,7 +233,7 @@ class Harness:
     def _deliver(self, outputs: list[Tensor], sink: Segment | None) -> dict[str, Any]:
         """Put outputs into the judge's memory, and say where; none if copying them would run code of theirs."""
         assert sink is not None
-        if not all(integrity.is_plain(output) and output.layout is torch.strided for output in outputs):
+        if not all(map(integrity.is_readable, outputs)):
             return {"shapes": [], "tensors": None}
         shapes = [[str(output.dtype).removeprefix("torch."), list(output.shape)] for output in outputs]
         specs, size = layout(outputs)

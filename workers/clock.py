@@ -12,7 +12,6 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import torch
 
-from workers import integrity
 from workers.correctness import Expected
 from workers.stopwatch import Stopwatch
 
@@ -54,9 +53,7 @@ class EmptySide:
     def burst(self, calls: int) -> float:
         """Time nothing `calls` times; return the seconds that passed."""
         start = time.perf_counter()
-        for outputs in self.stopwatch.burst([lambda: self.outputs] * calls):
-            for output in outputs:
-                integrity.checksum(output)
+        self.stopwatch.burst([lambda: self.outputs] * calls)
         return time.perf_counter() - start
 
 

@@ -51,6 +51,11 @@ def is_plain(value: object) -> bool:
     return type(value) in (Tensor, torch.nn.Parameter)
 
 
+def is_readable(value: object) -> bool:
+    """Whether `value` is plain and strided, so that its bytes can be taken as they lie."""
+    return is_plain(value) and value.layout is torch.strided  # type: ignore[attr-defined]
+
+
 def output_codes(outputs: Sequence[Tensor], others: Sequence[Tensor]) -> list[str]:
     """Return the codes of `OUTPUT_RULES` that `outputs` break; `others` are the inputs and parameters."""
     codes = set()
@@ -102,15 +107,18 @@ def _extent(tensor: Tensor) -> tuple[int, int]:
     return tensor.data_ptr(), tensor.data_ptr() + reach * tensor.element_size()
 
 
-def checksum(tensor: Tensor) -> int:
-    """Sum the bits of a dense tensor as whole numbers, modulo 2^64; the order of elements does not count."""
+def checksum(tensor: Tensor) -> Tensor:
+    """Sum the bits of a dense tensor as whole numbers, modulo 2^64; the order of elements does not count.
+
+    Returns an int64 scalar on the tensor's device, so that nobody has to wait for it yet.
+    """
     whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}.get(tensor.element_size())
     plain = tensor.detach().resolve_conj().resolve_neg()
     if plain.is_complex():
         return checksum(torch.view_as_real(plain))
     if not plain.numel() or whole is None:
-        return 0
-    return int(plain.view(whole).sum(dtype=torch.int64).item())
+        return torch.zeros((), dtype=torch.int64)
+    return plain.view(whole).sum(dtype=torch.int64)
 
 
 def same_bits(left: Tensor, right: Tensor) -> bool:

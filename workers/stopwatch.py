@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from workers.integrity import is_plain, same_bits
+from workers.integrity import checksum, is_readable, same_bits
 from workers.shared import flatten
 
 #: Cache flush, bytes: more than four times the L2 of a large GPU; on the CPU about a core's own caches.
@@ -15,9 +15,8 @@ FLUSH_BYTES = {"cuda": 256 * 2**20, "cpu": 4 * 2**20}
 #: Clock cycles that the device spins after the flush (about 1 ms), so that the host has launched before the first event
 #: fires; a launch from Python on a cold host takes up to a few hundred microseconds.
 SPIN_CYCLES = 2_000_000
-#: The same within a burst, whose calls follow each other: the host is warm, and the shorter the spin, the less a
-#: change of its clock shifts the slope.
-BURST_SPIN_CYCLES = 400_000
+#: The same once before a burst (about 10 ms): long enough to launch most of it.
+BURST_SPIN_CYCLES = 20_000_000
 #: Elements of each output that are looked at twice.
 PICKED = 4096
 
@@ -45,7 +44,7 @@ class Stopwatch:
             self._sync = torch._C._cuda_synchronize
             self._spin: Callable[[int], None] = torch._C._cuda_sleep
 
-    def time(self, call: Callable[[], Any], spin_cycles: int = SPIN_CYCLES) -> tuple[float, list[Tensor]]:
+    def time(self, call: Callable[[], Any]) -> tuple[float, list[Tensor]]:
         """Return the milliseconds of one call and the tensors that it returned.
 
         `late_ms` and `settled` then say whether the call's work was over at its last event.
@@ -58,7 +57,7 @@ class Stopwatch:
             milliseconds = (self._clock() - start) * 1e3
             flatten(result, outputs)
             return milliseconds, outputs
-        self._spin(spin_cycles)
+        self._spin(SPIN_CYCLES)
         start_event, end_event = self._events
         self._record(start_event, self._stream)
         result = call()
@@ -76,12 +75,27 @@ class Stopwatch:
         """Copy elements at random places."""
         picked = []
         for output in outputs:
-            if is_plain(output) and output.layout is torch.strided and output.is_cuda and output.numel():
+            if is_readable(output) and output.is_cuda and output.numel():
                 if output.numel() not in self._places:
                     self._places[output.numel()] = torch.randint(output.numel(), (PICKED,), device="cuda")
                 picked.append(output.take(self._places[output.numel()]))
         return picked
 
-    def burst(self, calls: Iterable[Callable[[], Any]]) -> list[list[Tensor]]:
-        """Time calls in a row, and keep what they returned, as lists of tensors."""
-        return [self.time(call, BURST_SPIN_CYCLES)[1] for call in calls]
+    def burst(self, calls: Iterable[Callable[[], Any]]) -> tuple[list[list[Tensor]], list[list[int]]]:
+        """Make calls in a row, each on a cold cache; return the tensors and their checksums, call by call.
+
+        Nobody waits for the device in between: after a spin that lets the host launch ahead, the wall clock grows by
+        what the device needs for flush, call and checksums, and by nothing else.
+        """
+        kept, sums = [], []
+        if self._cuda:
+            self._spin(BURST_SPIN_CYCLES)
+        for call in calls:
+            self._flush.zero_()
+            outputs: list[Tensor] = []
+            flatten(call(), outputs)
+            kept.append(outputs)
+            sums.append([checksum(output) for output in outputs if is_readable(output)])
+        if self._cuda:
+            self._sync()
+        return kept, [[int(one) for one in row] for row in sums]
