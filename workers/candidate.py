@@ -182,9 +182,7 @@ class Harness:
             milliseconds, outputs = self.stopwatch.time(lambda: self._forward(inputs))
         delivered = self._deliver(outputs, self.sink) | {"skeleton": flatten(list(outputs), [])}
         reply = self._describe(outputs, tensors) | delivered
-        if not self.stopwatch.settled:
-            reply["codes"].append("D19")
-        return reply | {"ms": milliseconds, "late_ms": self.stopwatch.late_ms}
+        return reply | {"ms": milliseconds, "late_ms": self.stopwatch.late_ms, "settled": self.stopwatch.settled}
 
     def _forward(self, inputs: list[Any]) -> Any:
         if self.profiler is None:

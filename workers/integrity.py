@@ -40,7 +40,6 @@ OUTPUT_RULES: Mapping[str, tuple[Weight, str]] = {
     "C9": (Weight.HARD, "an output's memory is smaller than its elements (expanded or broadcast)"),
     "C10": (Weight.HARD, "an output is a lazy view (negated, conjugated or copy-on-write)"),
     "C11": (Weight.HARD, "an output is not a dense strided tensor"),
-    "D19": (Weight.HARD, "an output was still being written after the last event of its call"),
     "A11": (Weight.SOFT, "an output shares memory with an input or a parameter, the reference's does not"),
     "B7": (Weight.SOFT, "two outputs share memory, the reference's do not"),
 }

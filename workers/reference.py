@@ -52,11 +52,18 @@ class Reference:
         except (Exception, SystemExit) as error:
             raise BadProblem(f"{name}() of the problem raises {type(error).__name__}: {error}") from error
 
+    def _seed_torch(self, seed: int) -> None:
+        """Do what `torch.manual_seed` does, for this device alone: that one formats a stack for each kind it lacks."""
+        torch.default_generator.manual_seed(seed)
+        if self.device == "cuda":
+            torch.cuda.init()  # type: ignore[no-untyped-call]
+            torch.cuda.default_generators[torch.cuda.current_device()].manual_seed(seed)
+
     def build(self, seed: int) -> nn.Module:
         """Make the model under `seed`, on the device, as a candidate will make its own."""
         try:
             self._seed = seed
-            torch.manual_seed(seed)
+            self._seed_torch(seed)
             model = self.module.Model(*self.init_args)
             if isinstance(model, nn.Module):
                 self._model = model.to(self.device).train(self.train)
@@ -82,7 +89,7 @@ class Reference:
         Raises:
             BadProblem: no list, no tensor in it, or something that is neither tensor nor scalar.
         """
-        torch.manual_seed(seed)
+        self._seed_torch(seed)
         random.seed(seed)
         np.random.seed(seed % 2**32)
         with torch.device(self.device):
@@ -168,7 +175,7 @@ class Reference:
     def _build_exactly(self) -> nn.Module:
         """Make the model once more and widen it; a copy of the first would share what its closures hold."""
         torch.set_default_dtype(torch.float32)
-        torch.manual_seed(self._seed)
+        self._seed_torch(self._seed)
         model: nn.Module = self.module.Model(*self.init_args)
         model.load_state_dict(self.model.state_dict())
         torch.set_default_dtype(torch.float64)

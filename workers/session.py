@@ -45,6 +45,8 @@ class Answer(NamedTuple):
     """Whether the inputs were written to."""
     late_ms: float = 0.0
     """Milliseconds that the device went on working after the last event of a timed call."""
+    settled: bool = True
+    """Whether the outputs of a timed call were complete at its last event."""
     written: tuple[int, ...] = ()
     """Checksums of what perturbed launches had written."""
     own_launches: int = 0
@@ -183,8 +185,8 @@ class Session:
             milliseconds = _number(reply["ms"])
             if not SHORTEST_MS <= milliseconds <= most_ms:
                 raise ValueError(f"{milliseconds:.3g} ms within {most_ms:.3g} ms")
-            late_ms = _number(reply["late_ms"])
-        return milliseconds, self._answer(reply, _flat(expected), sink)._replace(late_ms=late_ms)
+            late_ms, settled = _number(reply["late_ms"]), reply["settled"] is True
+        return milliseconds, self._answer(reply, _flat(expected), sink)._replace(late_ms=late_ms, settled=settled)
 
     def preload(self, segment: Segment, sets: Sequence[Sequence[TensorSpec]]) -> None:
         """Let the process copy sets of inputs to the device, for the burst that follows."""

@@ -130,10 +130,7 @@ class CandidateSide:
         chosen = secrets.randbelow(calls)
         answer = self.session.snapshot(self.expected_like, chosen)
         promised = checksums[chosen] if len(checksums) == calls else ()
-        if (
-            answer.outputs is not None
-            and tuple(int(integrity.checksum(output)) for output in answer.outputs) != promised
-        ):
+        if tuple(int(integrity.checksum(output)) for output in answer.outputs or ()) != promised:
             self.recheck.faults.append("the outputs are others than those that the process committed itself to")
         self._look(self.reference.inputs(seeds[chosen]), answer)
         return seconds

@@ -126,6 +126,9 @@ def findings_of(answer: Answer, reference: Reference) -> list[Finding]:
     for name in answer.state:
         weight = Weight.SOFT if name in state.SOFT else Weight.HARD
         found.append(Finding(state.CODES[name], weight, f"the candidate changed the process it runs in: {name}"))
+    if not answer.settled:
+        detail = "an output was still being written after the last event of its call"
+        found.append(Finding("D19", Weight.HARD, detail))
     if answer.changed and not reference.changes_inputs:
         found.append(Finding("C4", Weight.SOFT, "the inputs were written to; the reference leaves them alone"))
     return found
