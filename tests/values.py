@@ -3,6 +3,7 @@
 import uuid
 from typing import Any
 
+from drkernel_q.audit import Audit, AuditRequest, Sensitivity
 from drkernel_q.environment import Environment
 from drkernel_q.evaluation import (
     Baseline,
@@ -128,4 +129,40 @@ def _timing(speedup: float) -> Timing:
         checked=3,
         baselines=(BaselineTiming(baseline=Baseline.EAGER, reference_ms=1.0, **interval),),
         **interval,
+    )
+
+
+def an_audit(device_kind: str = H200, **facts: Any) -> Audit:
+    """The audit of a problem with nothing the matter, but for what is said."""
+    tensors = (
+        Sensitivity(name="input 0", kind="input", size_bytes=4096, constant=False, redraw=True, read_share=1.0),
+        Sensitivity(name="weight", kind="parameter", size_bytes=1024, constant=False, redraw=True, read_share=1.0),
+    )
+    sound: dict[str, Any] = {
+        "reference_ms": 1.0,
+        "relative_l2": 1e-7,
+        "finite": True,
+        "deterministic": True,
+        "random": False,
+        "zeros_pass": False,
+        "constant_passes": False,
+        "other_passes": False,
+        "train_differs": False,
+        "sensitivities": tensors,
+        "output_bytes": 4096,
+    }
+    return Audit(environment=an_environment(device_kind), **(sound | facts))
+
+
+def an_audit_request(problem: Problem = SOFTMAX, **more: Any) -> AuditRequest:
+    return AuditRequest(id=uuid.uuid4().hex, problem=problem, submitted_at="2026-01-01T00:00:00+00:00", **more)
+
+
+def an_audit_reply(request: AuditRequest, audit: Audit | None = None, *, attempt: int = 1, second: int = 5) -> Reply:
+    return Reply(
+        id=request.id,
+        attempt=attempt,
+        worker="box:cuda:0",
+        audit=audit or an_audit(),
+        finished_at=f"2026-01-01T00:00:{second:02d}+00:00",
     )
