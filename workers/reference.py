@@ -1,5 +1,6 @@
 """The reference side: trusted code of the problem, run by the judge in its own precision and in fp64."""
 
+import contextlib
 import copy
 import linecache
 import random
@@ -25,14 +26,17 @@ _MODULE = "drkq_reference"
 class Reference:
     """A problem's `Model` on one device, for one seed of its weights at a time."""
 
-    def __init__(self, problem: Problem, device: str, *, train: bool) -> None:
+    def __init__(self, problem: Problem, device: str, *, train: bool, made_on: str = "cpu") -> None:
         """Execute the problem's module.
+
+        Models are made on `made_on` and then moved: the cpu, as a candidate's are, or the device, which is faster.
 
         Raises:
             BadProblem: it cannot be executed, or what it defines cannot be used.
         """
         self.device = device
         self.train = train
+        self.made_on = made_on
         self.module = _execute(problem)
         self.init_args = self._call("get_init_inputs") if hasattr(self.module, "get_init_inputs") else []
         self.name = problem.name
@@ -56,8 +60,7 @@ class Reference:
         """Make the model under `seed`, on the device, as a candidate will make its own."""
         try:
             self._seed = seed
-            torch.manual_seed(seed)
-            model = self.module.Model(*self.init_args)
+            model = self._make()
             if isinstance(model, nn.Module):
                 self._model = model.to(self.device).train(self.train)
         except (torch.OutOfMemoryError, MemoryError) as error:
@@ -69,6 +72,12 @@ class Reference:
         self._exact_model = None
         self.compiled.clear()
         return self.model
+
+    def _make(self) -> nn.Module:
+        torch.manual_seed(self._seed)
+        with torch.device(self.made_on) if self.made_on != "cpu" else contextlib.nullcontext():
+            model: nn.Module = self.module.Model(*self.init_args)
+        return model
 
     @property
     def model(self) -> nn.Module:
@@ -159,8 +168,7 @@ class Reference:
     def _build_exactly(self) -> nn.Module:
         """Make the model once more and widen it; a copy of the first would share what its closures hold."""
         torch.set_default_dtype(torch.float32)
-        torch.manual_seed(self._seed)
-        model: nn.Module = self.module.Model(*self.init_args)
+        model = self._make()
         model.load_state_dict(self.model.state_dict())
         torch.set_default_dtype(torch.float64)
         return model.to(self.device).train(self.train).double()
