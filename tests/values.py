@@ -11,7 +11,6 @@ from drkernel_q.evaluation import (
     Correctness,
     Evaluation,
     EvaluationRequest,
-    Evidence,
     Failure,
     Integrity,
     KernelProfile,
@@ -22,11 +21,13 @@ from drkernel_q.evaluation import (
     Timing,
 )
 from drkernel_q.kernel import Kernel
+from drkernel_q.observation import Evidence, Observations, Probe, Weight
 from drkernel_q.problem import Problem
 
 SOFTMAX = Problem(name="softmax", source="class Model: ...")
 MATMUL = Problem(name="matmul", source="class Model: '''matmul'''")
 H200 = "sm_90/NVIDIA H200"
+NO_KERNEL = Evidence(code="A4", weight=Weight.HARD, detail="no kernel of its own ran")
 
 
 def an_environment(device_kind: str = H200) -> Environment:
@@ -60,12 +61,29 @@ def an_evaluation(
     return Evaluation(
         outcome=Outcome(outcome),
         integrity=Integrity(integrity),
-        evidence=(Evidence(code="A4", detail="no kernel of its own ran"),) if integrity == "rejected" else (),
+        evidence=(NO_KERNEL,) if integrity == "rejected" else (),
         correctness=Correctness(trials=5, passed=5 if outcome == "correct" else 3, max_error=1e-6),
         environment=an_environment(device_kind),
         durations_s=more.pop("durations_s", {"correctness": 0.25, "timing": 1.5}),
         **more,
     )
+
+
+def observed(**changes: Any) -> Observations:
+    """All that a judge observes of an honest kernel, but for what changes."""
+    whole = {
+        "probes": dict.fromkeys(Probe, ""),
+        "own_launches": 5,
+        "touched": 1.0,
+        "timed_calls": 100,
+        "profiled_launches": 10,
+        "other_names": False,
+        "late_ms": 0.001,
+        "clock_ms": 0.1,
+        "clock_noise_ms": 0.1,
+        "bytes_least": 2**20,
+    }
+    return Observations(**whole | changes)
 
 
 def a_profile(profile_ratio: float, **device_us: float) -> Profile:

@@ -1,28 +1,16 @@
-"""Integrity: signs that a result was not come by honestly, each with its code of the catalogue, and the verdict.
+"""Integrity: signs that a result was not come by honestly, each with its code of the catalogue.
 
 The catalogue is docs/reference/evidence.md. Observations made inside the candidate's process are claims: they can add
-evidence against a candidate, and never clear one.
+evidence against a candidate, and never clear one. What it all amounts to is for `drkernel_q.rules` to say.
 """
 
 from collections.abc import Mapping, Sequence
-from enum import Enum
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from drkernel_q.evaluation import Evidence, Integrity
-
-
-class Weight(Enum):
-    """How much a piece of evidence decides."""
-
-    NOTE = 0
-    SOFT = 1
-    HARD = 2
-    """Enough to reject by itself."""
-    FAILED = 3
-    """A detector could not do its work."""
+from drkernel_q.observation import Weight
 
 
 class Finding(NamedTuple):
@@ -126,14 +114,3 @@ def _bytes(tensor: Tensor) -> Tensor:
     if flat.numel() == 1:  # its stride may be anything, and a view as bytes wants 1
         flat = flat.reshape(()).reshape(1)
     return flat.view(torch.uint8)
-
-
-def verdict(findings: Sequence[Finding]) -> tuple[Integrity, tuple[Evidence, ...]]:
-    """Decide: rejected by any hard evidence, else unknown if a detector failed, else suspicious by any soft one."""
-    weights = {finding.weight for finding in findings}
-    evidence = tuple(Evidence(code=f.code, detail=f.detail) for f in dict.fromkeys(findings))
-    if Weight.HARD in weights:
-        return Integrity.REJECTED, evidence
-    if Weight.FAILED in weights:
-        return Integrity.UNKNOWN, evidence
-    return (Integrity.SUSPICIOUS if Weight.SOFT in weights else Integrity.CLEAN), evidence

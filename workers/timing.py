@@ -15,8 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from drkernel_q.artefact import Burst
 from drkernel_q.errors import BadProblem
 from drkernel_q.evaluation import Baseline, BaselineTiming, Outcome, Timing
+from drkernel_q.rules import hidden_ms
 from drkernel_q.speedup import speedup_interval
 from workers import correctness, integrity
 from workers.correctness import Expected
@@ -36,8 +38,7 @@ BURST = {"cuda": 6, "cpu": 2}
 SHORTEST_BURST = 3
 BURSTS = 3
 SLOW_MS = 300.0
-#: Share of a call that a claim may lack, noise that is always allowed, and measurements before it counts as a lie.
-MOST_HIDDEN = {"cuda": 0.3, "cpu": 0.6}
+#: Noise of the judge's clock that is always allowed, and measurements before a claim that lacks more counts as a lie.
 FLOOR_NOISE_MS = {"cuda": 0.08, "cpu": 2.0}
 CLOCK_CHECKS = 3
 #: Most bytes of inputs of one burst.
@@ -155,6 +156,8 @@ class CandidateSide:
         session.arm(self.segment, self.skeletons, self.specs, self.slots)
         self.sets: Segment | None = None
         self.last: Answer | None = None
+        self.seeds: dict[str, list[int]] = {"timed": [], "bursts": []}
+        """Seeds of the inputs of all calls, in order."""
         self.calls: list[Answer] = []
         """What came with each timed call."""
         self.fetched: list[Answer] = []
@@ -165,6 +168,7 @@ class CandidateSide:
     def timed(self) -> float:
         """Draw fresh inputs and time one call on them, milliseconds, as the candidate's process claims."""
         self.seed = secrets.randbits(63)
+        self.seeds["timed"].append(self.seed)
         self._put(self.segment, self.specs, self.seed)
         milliseconds, self.last = self.session.timed()
         self.calls.append(self.last)
@@ -187,6 +191,7 @@ class CandidateSide:
         if self.sets is None or self.sets.size < stride * calls:
             self.sets = Segment.create(stride * calls, ours=True)
         seeds = [secrets.randbits(63) for _ in range(calls)]
+        self.seeds["bursts"] += seeds
         sets = [[spec._replace(offset=spec.offset + stride * number) for spec in self.specs] for number in range(calls)]
         for seed, places in zip(seeds, sets, strict=True):
             self._put(self.sets, places, seed)
@@ -232,10 +237,14 @@ class Race(NamedTuple):
     """What came of timing both sides."""
 
     timing: Timing
-    hidden_ms: float
-    """Time of one call that the judge's clock saw and the candidate's claim lacks; 0 when they agree within noise."""
+    clock: "Clock | None"
+    """The judge's own, over bursts of calls; None where inputs leave no room for these."""
     late_ms: float
     """Median time that the device went on working after a call's last event, beyond what the reference shows."""
+    blocks: dict[str, list[list[float]]]
+    """Milliseconds of each call of each block, by side: the baselines by name, and `candidate`."""
+    reference_late_ms: list[float]
+    """As `late_ms`, of each call of the first baseline."""
 
 
 def time_both(candidate: CandidateSide, baselines: Sequence[Baseline], budget_s: float) -> Race:
@@ -254,21 +263,21 @@ def time_both(candidate: CandidateSide, baselines: Sequence[Baseline], budget_s:
             times[id(side)].append(_run_block(side, counts, snapshots=candidate.slots, check_last=last))
         checked += candidate.check()
     own = times[id(candidate)]
-    timing = summarize({name: times[id(references[name])] for name in baselines}, own, checked)
+    beside = {name: times[id(references[name])] for name in baselines}
+    timing = summarize(beside, own, checked)
+    blocks = {name.value: side for name, side in beside.items()} | {"candidate": own}
     first = references[baselines[0]]
     late_ms = float(np.median([answer.late_ms for answer in candidate.calls])) - float(np.median(first.late_ms))
     if candidate.most_calls < SHORTEST_BURST:  # such inputs would not fit three times, and such calls take long
-        return Race(timing, 0.0, late_ms)
+        return Race(timing, None, late_ms, blocks, first.late_ms)
     empty = EmptySide(stopwatch, candidate.expected_like, device)
     for _ in range(CLOCK_CHECKS):
         clock = judge_clock(candidate, empty, device, timing.candidate_ms)
-        hidden_ms = clock.least_ms - timing.candidate_ms
-        if hidden_ms <= max(MOST_HIDDEN[device] * clock.least_ms, clock.noise_ms):
-            hidden_ms = 0.0
+        if not hidden_ms(device, timing.candidate_ms, clock.least_ms, clock.noise_ms):
             break
     checked += candidate.check()
     timing = timing.model_copy(update={"judge_ms": clock.median_ms, "checked": checked})
-    return Race(timing, hidden_ms, late_ms)
+    return Race(timing, clock, late_ms, blocks, first.late_ms)
 
 
 class Clock(NamedTuple):
@@ -279,6 +288,8 @@ class Clock(NamedTuple):
     """The smallest of the repeats: whatever else the machine did, a call took no less."""
     noise_ms: float
     """How far that may be off."""
+    bursts: tuple[Burst, ...]
+    """What was measured."""
 
 
 def judge_clock(candidate: Bursting, empty: Bursting, device: str, claimed_ms: float) -> Clock:
@@ -289,13 +300,20 @@ def judge_clock(candidate: Bursting, empty: Bursting, device: str, claimed_ms: f
     """
     few = min(BURST[device], candidate.most_calls // 3) if claimed_ms < SLOW_MS else 1
 
-    def slope(side: Bursting) -> float:
-        return (side.burst(3 * few) - side.burst(few)) / (2 * few) * 1e3
+    bursts: list[Burst] = []
 
-    pairs = [(slope(candidate), slope(empty)) for _ in range(BURSTS)]
+    def seconds(name: str, side: Bursting, calls: int) -> float:
+        bursts.append(Burst(side=name, calls=calls, seconds=side.burst(calls)))
+        return bursts[-1].seconds
+
+    def slope(name: str, side: Bursting) -> float:
+        return (seconds(name, side, 3 * few) - seconds(name, side, few)) / (2 * few) * 1e3
+
+    pairs = [(slope("candidate", candidate), slope("empty", empty)) for _ in range(BURSTS)]
     both, base = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     net = [slope - float(np.median(base)) for slope in both]
-    return Clock(max(float(np.median(net)), 0.0), max(min(net), 0.0), float(np.ptp(base)) + FLOOR_NOISE_MS[device])
+    noise_ms = float(np.ptp(base)) + FLOOR_NOISE_MS[device]
+    return Clock(max(float(np.median(net)), 0.0), max(min(net), 0.0), noise_ms, tuple(bursts))
 
 
 def _warm_up(side: Side, device: str) -> float:
