@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, computed_field
 
 from drkernel_q.audit import Audit
+from drkernel_q.correctness import Correctness, Precision
 from drkernel_q.environment import Environment
 from drkernel_q.kernel import Kernel
 from drkernel_q.observation import Evidence, Observations
@@ -60,6 +61,11 @@ class Baseline(StrEnum):
     COMPILE = "compile"
 
 
+def side_name(baseline: Baseline, precision: Precision) -> str:
+    """Name a version of the reference in raw measurements: `eager`, `compile/tf32`."""
+    return baseline.value if precision is Precision.REFERENCE else f"{baseline.value}/{precision.value}"
+
+
 class Origin(StrEnum):
     """Who wrote a kernel that ran on the device."""
 
@@ -75,31 +81,12 @@ class Origin(StrEnum):
     """Anything else, such as a library called past torch."""
 
 
-class Correctness(Value):
-    """How the outputs compare with an fp64-anchored reference on secret inputs."""
-
-    trials: int
-    """Trials that were planned, over all weight seeds."""
-    passed: int
-    """Trials that passed."""
-    max_error: float | None = None
-    """Largest error of any element over the trials, relative to the output's scale (row or tensor RMS)."""
-    relative_l2: float | None = None
-    """Largest relative L2 error against fp64 over the trials."""
-    tolerance: float | None = None
-    """The bound that `max_error` was held to, in the trial that came closest to it."""
-    precision_class: str | None = None
-    """Arithmetic the errors look like: `exact`, `fp64`, `fp32`, `tf32`, `fp16`, `bf16` or `lower`."""
-    allclose: bool | None = None
-    """KernelBench's own verdict (shape equal, `allclose` with atol = rtol = 1e-2), for comparison only."""
-    first_failure: str | None = None
-    """Where and how the first failing trial differs, in one sentence."""
-
-
 class BaselineTiming(Value):
     """The kernel against one baseline."""
 
     baseline: Baseline
+    precision: Precision = Precision.REFERENCE
+    """Arithmetic that the products of the reference were made in."""
     reference_ms: float
     """Median time of one reference call, milliseconds, cold cache."""
     speedup: float
@@ -176,8 +163,8 @@ class Protocol(Value):
     """The module mode that is checked and timed; the other one is only looked at by the hack check."""
     backend: Literal["triton", "any"] = "triton"
     """With `triton`, a candidate that runs no Triton kernel of its own in the scored mode is rejected."""
-    precision: Literal["reference", "tf32"] = "reference"
-    """`reference`: as precise as torch's defaults for the reference; `tf32`: both sides may use TF32 products."""
+    precision: Precision = Precision.REFERENCE
+    """The least precise class that counts as full precision; baselines are made in it too."""
     timing_budget_s: Annotated[float, Field(gt=0, le=600)] = 5.0
     """Wall clock that the timing stage aims to stay within (it always makes its minimum of calls)."""
     kernel_deadline_s: Annotated[float, Field(gt=0, le=600)] = 60.0

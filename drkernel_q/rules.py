@@ -9,7 +9,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from drkernel_q.artefact import Artefacts
 from drkernel_q.audit import Audit
-from drkernel_q.evaluation import UNVOUCHED, BaselineTiming, Evaluation, Integrity, Outcome, Protocol, Stage, Verdict
+from drkernel_q.evaluation import (
+    UNVOUCHED,
+    BaselineTiming,
+    Evaluation,
+    Integrity,
+    Outcome,
+    Protocol,
+    Stage,
+    Verdict,
+    side_name,
+)
 from drkernel_q.observation import Evidence, Observations, Probe, Weight
 from drkernel_q.speedup import Blocks, speedup_interval
 
@@ -229,7 +239,9 @@ def _speedups(evaluation: Evaluation, artefacts: Artefacts | None) -> tuple[Base
     own = blocks.get("candidate")
     if evaluation.timing is None or own is None:
         return ()
-    return tuple(_speedup(row, blocks.get(row.baseline.value), own) for row in evaluation.timing.baselines)
+    return tuple(
+        _speedup(row, blocks.get(side_name(row.baseline, row.precision)), own) for row in evaluation.timing.baselines
+    )
 
 
 def _speedup(row: BaselineTiming, reference: Blocks | None, candidate: Blocks) -> BaselineTiming:

@@ -4,25 +4,23 @@ import uuid
 from typing import Any
 
 from drkernel_q.audit import Audit, AuditRequest, Sensitivity
+from drkernel_q.correctness import Correctness
 from drkernel_q.environment import Environment
 from drkernel_q.evaluation import (
     Baseline,
     BaselineTiming,
-    Correctness,
     Evaluation,
     EvaluationRequest,
     Failure,
     Integrity,
-    KernelProfile,
-    Origin,
     Outcome,
-    Profile,
     Reply,
     Timing,
 )
 from drkernel_q.kernel import Kernel
 from drkernel_q.observation import Evidence, Observations, Probe, Weight
 from drkernel_q.problem import Problem
+from drkernel_q.profile import KernelProfile, Origin, Profile
 
 SOFTMAX = Problem(name="softmax", source="class Model: ...")
 MATMUL = Problem(name="matmul", source="class Model: '''matmul'''")

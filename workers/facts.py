@@ -4,8 +4,9 @@ from typing import Any
 
 from drkernel_q import rules
 from drkernel_q.artefact import Artefacts, pack
+from drkernel_q.correctness import Correctness
 from drkernel_q.environment import Environment
-from drkernel_q.evaluation import Correctness, Evaluation, Integrity, Outcome, Profile, Protocol, Timing
+from drkernel_q.evaluation import Evaluation, Integrity, Outcome, Profile, Protocol, Timing
 from drkernel_q.observation import Evidence, Observations
 from workers.integrity import Finding
 from workers.trial import HackCheck

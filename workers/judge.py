@@ -72,8 +72,6 @@ class Judge:
 
     def _judge(self) -> None:
         with self._stage("reference"):
-            if self.protocol.precision == "tf32":
-                torch.backends.cuda.matmul.allow_tf32 = True
             problem = self.request.problem
             problem = problem.small() if self.device == "cpu" else problem
             reference = Reference(problem, self.device, train=self.protocol.mode == "train")
@@ -114,7 +112,7 @@ class Judge:
             try:
                 if Stage.TIMING in self.protocol.stages:
                     with self._stage("timing"):
-                        self._time(candidate)
+                        self._time(candidate, result)
                 if Stage.PROFILE in self.protocol.stages:
                     with self._stage("profile"):
                         self._profile(candidate)
@@ -123,8 +121,14 @@ class Judge:
                 self.facts.raw["seeds"] |= candidate.seeds
             self._compare_processes(candidate, result)
 
-    def _time(self, candidate: timing.CandidateSide) -> None:
-        race = timing.time_both(candidate, self.protocol.baselines, self.protocol.timing_budget_s)
+    def _versions(self, result: TrialResult) -> list[timing.Version]:
+        """Name what the candidate is compared with: baselines of its own class first where that is a lower one."""
+        asked = self.protocol.precision
+        classes = [result.precision, asked] if result.precision.is_below(asked) else [asked]
+        return [(baseline, precision) for precision in classes for baseline in self.protocol.baselines]
+
+    def _time(self, candidate: timing.CandidateSide, result: TrialResult) -> None:
+        race = timing.time_both(candidate, self._versions(result), self.protocol.timing_budget_s)
         self.facts.timing = race.timing
         least = trial.output_bytes(candidate.reference, candidate.expected_like)
         self.facts.numbers |= {"late_ms": race.late_ms, "bytes_least": least}

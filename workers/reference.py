@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import functools
 import linecache
 import random
 import sys
@@ -13,11 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from drkernel_q.correctness import Precision
 from drkernel_q.errors import BadProblem
 from drkernel_q.evaluation import Baseline
 from drkernel_q.problem import Problem
 from workers import integrity
-from workers.correctness import Expected
+from workers.arithmetic import ROUNDINGS, Rounding, products_in, rounded
+from workers.measure import Expected
 from workers.shared import flatten, unflatten
 
 _MODULE = "drkq_reference"
@@ -46,9 +49,12 @@ class Reference:
         self._model: nn.Module | None = None
         self._exact_model: nn.Module | None = None
         self._seed = 0
-        self.compiled: dict[Baseline, Callable[..., Any]] = {}
+        self.compiled: dict[Precision, Callable[..., Any]] = {}
         self.own_codes: frozenset[str] = frozenset()
         self.changes_inputs = False
+        self.changes_state: bool | None = None
+        #: Less precise classes that outputs are taken for right in; trials narrow them down to what they have shown.
+        self.accepts: tuple[Precision, ...] = tuple(ROUNDINGS)
 
     def _call(self, name: str) -> Any:
         try:
@@ -79,6 +85,11 @@ class Reference:
             model: nn.Module = self.module.Model(*self.init_args)
         return model
 
+    def narrow(self, shown: Precision) -> None:
+        """Take nothing less precise for right from now on than trials have shown; TF32 and fp16 look much alike."""
+        least = Precision.FP16 if shown is Precision.TF32 else shown
+        self.accepts = tuple(precision for precision in ROUNDINGS if not precision.is_below(least))
+
     @property
     def model(self) -> nn.Module:
         """The model that was built last."""
@@ -104,18 +115,23 @@ class Reference:
         moved = [tensor.detach().to(self.device) for tensor in tensors]
         return list(unflatten(skeleton, moved))
 
-    def run(self, inputs: Sequence[Any], baseline: Baseline = Baseline.EAGER) -> Any:
-        """Run one forward pass in the reference's own precision, without gradients."""
-        call = self.model if baseline is Baseline.EAGER else self._compile()
-        with torch.no_grad():
+    def run(
+        self,
+        inputs: Sequence[Any],
+        baseline: Baseline = Baseline.EAGER,
+        precision: Precision = Precision.REFERENCE,
+    ) -> Any:
+        """Run one forward pass without gradients, with products made in `precision`."""
+        call = self.model if baseline is Baseline.EAGER else self._compile(precision)
+        with torch.no_grad(), products_in(precision, self.device):
             return call(*inputs)
 
-    def _compile(self) -> Callable[..., Any]:
+    def _compile(self, precision: Precision) -> Callable[..., Any]:
         if self.device == "cpu":
             raise BadProblem("The baseline `compile` cannot be had on the cpu device; use `--baseline eager`.")
-        if Baseline.COMPILE not in self.compiled:
-            self.compiled[Baseline.COMPILE] = torch.compile(self.model)
-        return self.compiled[Baseline.COMPILE]
+        if precision not in self.compiled:
+            self.compiled[precision] = torch.compile(self.model)
+        return self.compiled[precision]
 
     def expected(self, inputs: Sequence[Any]) -> Expected:
         """Run the reference in its own precision and in fp64.
@@ -124,7 +140,8 @@ class Reference:
             BadProblem: the reference fails, or returns something that cannot be compared.
         """
         working: list[Tensor] = []
-        state = copy.deepcopy(self.model.state_dict()) if self.train else None
+        state = self._saved_state()
+        before = self._state_checksums() if self.changes_state is None else None
         copies = _copied(inputs)
         try:
             skeleton = flatten(self.run(copies), working)
@@ -139,13 +156,41 @@ class Reference:
         if {"D3", "C11"} & self.own_codes:
             raise BadProblem(f"Model of {self.name} returns something else than plain dense tensors.")
         self.changes_inputs |= not all(map(integrity.same_bits, _leaves(inputs), _leaves(copies)))
-        if state is not None:
-            self.model.load_state_dict(state)
+        if before is not None:  # a trait of the problem: seen once
+            self.changes_state = before != self._state_checksums()
+        self._restore(self.model, state)
         exact = self._run_exactly(inputs)
         matching = exact if exact is not None and len(exact) == len(working) else [None] * len(working)
         parameters = [*self.model.parameters(), *(leaf for leaf in _leaves(inputs))]
         longest = max((size for tensor in parameters for size in tensor.shape), default=1)
-        return Expected(skeleton, working, list(matching), longest)
+        rerun = functools.partial(self._run_rounded, self.model, inputs)
+        return Expected(skeleton, working, list(matching), longest, rerun, self.accepts)
+
+    def _saved_state(self) -> dict[str, Any] | None:
+        """Copy the state if a forward pass may change it, as in training."""
+        return copy.deepcopy(self.model.state_dict()) if self.train else None
+
+    @staticmethod
+    def _restore(model: nn.Module, state: dict[str, Any] | None) -> None:
+        if state is not None:
+            model.load_state_dict(state)
+
+    def _state_checksums(self) -> dict[str, int]:
+        """Sum up the bits of every parameter and buffer, by name."""
+        return {name: integrity.checksum(value) for name, value in self.model.state_dict().items()}
+
+    def _run_rounded(self, model: nn.Module, inputs: Sequence[Any], rounding: Rounding) -> list[Tensor] | None:
+        """Run `model` with the operands of products rounded; None when it cannot be run so."""
+        outputs: list[Tensor] = []
+        state = self._saved_state()
+        try:
+            with torch.no_grad(), rounded(rounding):
+                flatten(model(*_copied(inputs)), outputs)
+        except Exception:  # noqa: BLE001 - whatever trusted code raises under a mode of torch, or for want of memory
+            return None
+        finally:
+            self._restore(model, state)
+        return outputs
 
     def _run_exactly(self, inputs: Sequence[Any]) -> list[Tensor] | None:
         """Run in fp64; None when the problem fixes a dtype inside and cannot be run so."""

@@ -16,17 +16,20 @@ import torch
 from torch import Tensor
 
 from drkernel_q.artefact import Burst
+from drkernel_q.correctness import Precision
 from drkernel_q.errors import BadProblem
-from drkernel_q.evaluation import Baseline, BaselineTiming, Outcome, Timing
+from drkernel_q.evaluation import Baseline, BaselineTiming, Outcome, Timing, side_name
 from drkernel_q.rules import hidden_ms
 from drkernel_q.speedup import speedup_interval
 from workers import correctness, integrity
-from workers.correctness import Expected
+from workers.measure import Expected, outline
 from workers.reference import Reference
 from workers.session import LARGE_BYTES, Answer, Session, pack_inputs
 from workers.shared import ALIGN, Segment, TensorSpec, unflatten
 from workers.stopwatch import Stopwatch
 
+#: What the candidate is compared with: a baseline, and the arithmetic of its products.
+Version = tuple[Baseline, Precision]
 #: Buffers that the inputs of timed calls take turns over, and as many outputs are checked in each block; one when
 #: inputs have more than `LARGE_BYTES`, since both processes hold several times that.
 SLOTS = 3
@@ -110,12 +113,12 @@ class EmptySide:
 
 
 class ReferenceSide:
-    """One baseline of the reference, timed in the judge as the candidate is timed in its process."""
+    """One version of the reference, timed in the judge as the candidate is timed in its process."""
 
-    def __init__(self, reference: Reference, baseline: Baseline, stopwatch: Stopwatch) -> None:
+    def __init__(self, reference: Reference, version: Version, stopwatch: Stopwatch) -> None:
         """Allocate input buffers."""
         self.reference = reference
-        self.baseline = baseline
+        self.version = version
         self.stopwatch = stopwatch
         first, size = pack_inputs(reference.inputs(secrets.randbits(63)))[1::2]
         self.slots = [[tensor.clone() for tensor in first] for _ in range(slots_for(size))]
@@ -130,7 +133,7 @@ class ReferenceSide:
         for tensor, new in zip(tensors, fresh, strict=True):
             tensor.copy_(new)
         values = [unflatten(skeleton, tensors) for skeleton in skeletons]
-        milliseconds, _ = self.stopwatch.time(lambda: self.reference.run(values, self.baseline))
+        milliseconds, _ = self.stopwatch.time(lambda: self.reference.run(values, *self.version))
         self.late_ms.append(self.stopwatch.late_ms)
         return milliseconds
 
@@ -149,7 +152,7 @@ class CandidateSide:
         self.reference = reference
         self.seed = secrets.randbits(63)
         inputs = reference.inputs(self.seed)
-        self.expected_like = correctness.outline(reference.expected(inputs))
+        self.expected_like = outline(reference.expected(inputs))
         self.skeletons, _, self.specs, self.size = pack_inputs(inputs)
         self.segment = Segment.create(self.size, ours=True)
         self.slots = slots_for(self.size)
@@ -242,17 +245,17 @@ class Race(NamedTuple):
     late_ms: float
     """Median time that the device went on working after a call's last event, beyond what the reference shows."""
     blocks: dict[str, list[list[float]]]
-    """Milliseconds of each call of each block, by side: the baselines by name, and `candidate`."""
+    """Milliseconds of each call of each block, by side: versions by name, and `candidate`."""
     reference_late_ms: list[float]
-    """As `late_ms`, of each call of the first baseline."""
+    """As `late_ms`, of each call of the first version."""
 
 
-def time_both(candidate: CandidateSide, baselines: Sequence[Baseline], budget_s: float) -> Race:
-    """Time the candidate against every baseline, and hold its claims against the judge's own clock."""
+def time_both(candidate: CandidateSide, versions: Sequence[Version], budget_s: float) -> Race:
+    """Time the candidate against every version, and hold its claims against the judge's own clock."""
     reference = candidate.reference
     device = reference.device
     stopwatch = Stopwatch(device)
-    references = {name: ReferenceSide(reference, name, stopwatch) for name in baselines}
+    references = {version: ReferenceSide(reference, version, stopwatch) for version in versions}
     sides: list[Side] = [*references.values(), candidate]
     counts = plan(device, sum(_warm_up(side, device) for side in sides), budget_s)
     times: dict[int, list[list[float]]] = {id(side): [] for side in sides}
@@ -263,10 +266,10 @@ def time_both(candidate: CandidateSide, baselines: Sequence[Baseline], budget_s:
             times[id(side)].append(_run_block(side, counts, snapshots=candidate.slots, check_last=last))
         checked += candidate.check()
     own = times[id(candidate)]
-    beside = {name: times[id(references[name])] for name in baselines}
+    beside = {version: times[id(side)] for version, side in references.items()}
     timing = summarize(beside, own, checked)
-    blocks = {name.value: side for name, side in beside.items()} | {"candidate": own}
-    first = references[baselines[0]]
+    blocks = {side_name(*version): side for version, side in beside.items()} | {"candidate": own}
+    first = references[versions[0]]
     late_ms = float(np.median([answer.late_ms for answer in candidate.calls])) - float(np.median(first.late_ms))
     if candidate.most_calls < SHORTEST_BURST:  # such inputs would not fit three times, and such calls take long
         return Race(timing, None, late_ms, blocks, first.late_ms)
@@ -343,14 +346,15 @@ def _run_block(side: Side, counts: Plan, *, snapshots: int, check_last: bool) ->
     return milliseconds
 
 
-def summarize(references: dict[Baseline, list[list[float]]], candidate: list[list[float]], checked: int) -> Timing:
-    """Turn blocks of milliseconds into the timing of an evaluation; the first baseline is the headline."""
+def summarize(references: dict[Version, list[list[float]]], candidate: list[list[float]], checked: int) -> Timing:
+    """Turn blocks of milliseconds into the timing of an evaluation; the first version is the headline."""
     rows = []
-    for baseline, blocks in references.items():
+    for (baseline, precision), blocks in references.items():
         speedup, low, high = speedup_interval(blocks, candidate)
         rows.append(
             BaselineTiming(
                 baseline=baseline,
+                precision=precision,
                 reference_ms=float(np.median(np.concatenate(blocks))),
                 speedup=speedup,
                 speedup_low=low,

@@ -5,12 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from drkernel_q.correctness import Correctness, Precision
 from drkernel_q.errors import BadProblem
-from drkernel_q.evaluation import Correctness, Outcome, Protocol
+from drkernel_q.evaluation import Outcome, Protocol
 from drkernel_q.observation import Probe, Weight
 from workers import correctness, integrity, probe, state
-from workers.correctness import Comparison, Expected
+from workers.correctness import Comparison
 from workers.integrity import Finding
+from workers.measure import Expected, is_as_exact
 from workers.reference import Reference
 from workers.remote import CandidateFailed
 from workers.session import Answer, Session, pack_inputs
@@ -31,6 +33,8 @@ class TrialResult(NamedTuple):
     """What the correctness trials showed."""
 
     outcome: Outcome
+    precision: Precision
+    """The class that the outputs are right in."""
     correctness: Correctness
     detail: str | None
     findings: list[Finding]
@@ -87,9 +91,18 @@ def run_trials(session: Session, reference: Reference, protocol: Protocol) -> Tr
             break
     if degenerate:
         findings[Finding("G1", Weight.SOFT, "zeros or a constant would pass for this problem's outputs")] = None
+    summary = _summarize(results, protocol)
+    precision = max((result.precision for result in results), key=list(Precision).index)
+    reference.narrow(precision)
+    if summary.downgraded:
+        detail = (
+            f"the outputs are right as {precision.value} products make them, {protocol.precision.value} is asked for"
+        )
+        findings[Finding("F1", Weight.NOTE, detail)] = None
     return TrialResult(
         outcome=results[-1].outcome,
-        correctness=_summarize(results, protocol.trials),
+        precision=precision,
+        correctness=summary,
         detail=results[-1].detail,
         findings=list(findings),
         own_launches=sum(answer.own_launches for answer in answers),
@@ -123,7 +136,8 @@ def compare(expected: Expected, answer: Answer) -> Comparison:
     return correctness.compare(expected, answer.outputs)
 
 
-def _summarize(results: list[Comparison], planned: int) -> Correctness:
+def _summarize(results: list[Comparison], protocol: Protocol) -> Correctness:
+    planned = protocol.trials
     passed = sum(result.outcome is Outcome.CORRECT for result in results)
     measured = [result for result in results if result.relative_l2 < float("inf") and result.tolerance > 0]
     closest = max(measured, key=lambda result: result.max_error / result.tolerance, default=None)
@@ -136,9 +150,11 @@ def _summarize(results: list[Comparison], planned: int) -> Correctness:
         max_error=0.0 if exact else max((result.max_error for result in measured), default=None),
         relative_l2=worst,
         tolerance=None if closest is None else closest.tolerance,
-        precision_class=None if worst is None else correctness.precision_class(worst),
+        precision_class=None if worst is None else correctness.coarsest(result.label for result in results),
+        downgraded=passed == planned and any(result.precision.is_below(protocol.precision) for result in results),
         allclose=all(result.allclose for result in results) if len(results) else None,
         first_failure=results[-1].detail if passed < len(results) else None,
+        pattern=results[-1].pattern,
     )
 
 
@@ -172,7 +188,7 @@ def check_contents(session: Session, reference: Reference, check: HackCheck) -> 
             check.probes[name] = "no input can be changed so"
             continue
         moved_expected = reference.expected(moved)
-        if not correctness.is_as_exact(moved_expected, expected):
+        if not is_as_exact(moved_expected, expected):
             check.probes[name] = "the reference itself is less exact on it"  # nobody is asked for more
             continue
         found += _probe(session, reference, moved, moved_expected, Finding(code, Weight.HARD, what), reuse=True)

@@ -6,19 +6,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from drkernel_q.correctness import Correctness
 from drkernel_q.errors import BadInput
 from drkernel_q.evaluation import (
-    Correctness,
     Evaluation,
     Evidence,
     Integrity,
-    KernelProfile,
-    Origin,
     Outcome,
-    Profile,
     Stage,
 )
 from drkernel_q.kernel import Kernel
+from drkernel_q.profile import KernelProfile, Origin, Profile
 from drkernel_q.store import Store
 from drkernel_q.trajectory import Message, Trajectory, Turn
 from tests.values import MATMUL, SOFTMAX, a_reply, a_request, an_environment, an_evaluation
