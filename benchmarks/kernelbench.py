@@ -206,7 +206,8 @@ def judge_all(problems: dict[str, Problem], device: Device) -> Iterator[tuple[Pr
             for path in sorted(CANDIDATES.glob("*.py")):
                 problem = problems.get("/".join(path.stem.split("_")[:2]))
                 if problem is not None:
-                    yield problem, evaluator.judge(_request(problem, path), lambda: False)
+                    judged = evaluator.judge(_request(problem, path), lambda: False)
+                    yield problem, judged if isinstance(judged, Failure) else judged.evaluation
         finally:
             evaluator.close()
 

@@ -7,8 +7,10 @@ from typing import Annotated, Literal
 from pydantic import Field, computed_field
 
 from drkernel_q.audit import Audit
+from drkernel_q.correctness import Correctness, Precision
 from drkernel_q.environment import Environment
 from drkernel_q.kernel import Kernel
+from drkernel_q.observation import Evidence, Observations
 from drkernel_q.request import Request
 from drkernel_q.value import Value, content_hash
 
@@ -16,6 +18,8 @@ from drkernel_q.value import Value, content_hash
 SCHEMA_VERSION = 1
 #: Version of the judge's rules; part of an evaluation's content key, since other rules give other facts.
 PROTOCOL_VERSION = "1"
+#: Code of the evidence that a speedup is too large to be believed without an audit of its problem.
+UNVOUCHED = "G6"
 
 
 class Outcome(StrEnum):
@@ -57,6 +61,11 @@ class Baseline(StrEnum):
     COMPILE = "compile"
 
 
+def side_name(baseline: Baseline, precision: Precision) -> str:
+    """Name a version of the reference in raw measurements: `eager`, `compile/tf32`."""
+    return baseline.value if precision is Precision.REFERENCE else f"{baseline.value}/{precision.value}"
+
+
 class Origin(StrEnum):
     """Who wrote a kernel that ran on the device."""
 
@@ -72,40 +81,12 @@ class Origin(StrEnum):
     """Anything else, such as a library called past torch."""
 
 
-class Evidence(Value):
-    """One reason for an integrity verdict."""
-
-    code: str
-    """Code of the attack catalogue (docs/reference/evidence.md), such as `A4`."""
-    detail: str
-    """What was seen, for operators; never shown to a policy."""
-
-
-class Correctness(Value):
-    """How the outputs compare with an fp64-anchored reference on secret inputs."""
-
-    trials: int
-    """Trials that were planned, over all weight seeds."""
-    passed: int
-    """Trials that passed."""
-    max_error: float | None = None
-    """Largest error of any element over the trials, relative to the output's scale (row or tensor RMS)."""
-    relative_l2: float | None = None
-    """Largest relative L2 error against fp64 over the trials."""
-    tolerance: float | None = None
-    """The bound that `max_error` was held to, in the trial that came closest to it."""
-    precision_class: str | None = None
-    """Arithmetic the errors look like: `exact`, `fp64`, `fp32`, `tf32`, `fp16`, `bf16` or `lower`."""
-    allclose: bool | None = None
-    """KernelBench's own verdict (shape equal, `allclose` with atol = rtol = 1e-2), for comparison only."""
-    first_failure: str | None = None
-    """Where and how the first failing trial differs, in one sentence."""
-
-
 class BaselineTiming(Value):
     """The kernel against one baseline."""
 
     baseline: Baseline
+    precision: Precision = Precision.REFERENCE
+    """Arithmetic that the products of the reference were made in."""
     reference_ms: float
     """Median time of one reference call, milliseconds, cold cache."""
     speedup: float
@@ -170,6 +151,38 @@ class Profile(Value):
     kernels: tuple[KernelProfile, ...]
 
 
+class Protocol(Value):
+    """How a kernel is to be judged; part of the content key of the evaluation."""
+
+    version: str = PROTOCOL_VERSION
+    stages: tuple[Stage, ...] = (Stage.CORRECTNESS, Stage.INTEGRITY, Stage.PROFILE, Stage.TIMING)
+    trials: Annotated[int, Field(ge=1, le=100)] = 5
+    """Correctness trials with fresh secret inputs, over all weight seeds."""
+    weight_seeds: Annotated[int, Field(ge=1, le=10)] = 2
+    """How many differently seeded models the trials are spread over."""
+    baselines: tuple[Baseline, ...] = (Baseline.EAGER,)
+    mode: Literal["eval", "train"] = "eval"
+    """The module mode that is checked and timed; the other one is only looked at by the hack check."""
+    backend: Literal["triton", "any"] = "triton"
+    """With `triton`, a candidate that runs no Triton kernel of its own in the scored mode is rejected."""
+    precision: Precision = Precision.REFERENCE
+    """The least precise class that counts as full precision; baselines are made in it too."""
+    timing_budget_s: Annotated[float, Field(gt=0, le=600)] = 5.0
+    """Wall clock that the timing stage aims to stay within (it always makes its minimum of calls)."""
+    kernel_deadline_s: Annotated[float, Field(gt=0, le=600)] = 60.0
+    """Longest time the candidate may take to load, and for any single call."""
+
+
+class Verdict(Value):
+    """What one version of the rules (`drkernel_q.rules`) makes of the facts of an evaluation."""
+
+    rules_version: str
+    integrity: Integrity
+    evidence: tuple[Evidence, ...] = ()
+    baselines: tuple[BaselineTiming, ...] = ()
+    """Speedups, computed again from raw times; empty when nothing was timed, or the raw times are not known."""
+
+
 class Evaluation(Value):
     """What one run of one kernel against one problem on one device showed."""
 
@@ -177,6 +190,12 @@ class Evaluation(Value):
     outcome: Outcome
     integrity: Integrity
     evidence: tuple[Evidence, ...] = ()
+    rules_version: str | None = None
+    """Version of the rules that gave integrity and evidence; None where no rules were asked."""
+    protocol: Protocol | None = None
+    """How the kernel was judged, which may be less than what was asked for."""
+    observations: Observations | None = None
+    """What integrity and evidence were decided from."""
     correctness: Correctness | None = None
     timing: Timing | None = None
     profile: Profile | None = None
@@ -212,27 +231,19 @@ class Evaluation(Value):
         """C of the paper: correct, and the integrity verdict is clean."""
         return self.outcome is Outcome.CORRECT and self.integrity is Integrity.CLEAN
 
+    @property
+    def needs_audit(self) -> bool:
+        """Whether the speedup is so large that only an audit of the problem can vouch for it."""
+        return any(item.code == UNVOUCHED for item in self.evidence)
 
-class Protocol(Value):
-    """How a kernel is to be judged; part of the content key of the evaluation."""
-
-    version: str = PROTOCOL_VERSION
-    stages: tuple[Stage, ...] = (Stage.CORRECTNESS, Stage.INTEGRITY, Stage.PROFILE, Stage.TIMING)
-    trials: Annotated[int, Field(ge=1, le=100)] = 5
-    """Correctness trials with fresh secret inputs, over all weight seeds."""
-    weight_seeds: Annotated[int, Field(ge=1, le=10)] = 2
-    """How many differently seeded models the trials are spread over."""
-    baselines: tuple[Baseline, ...] = (Baseline.EAGER,)
-    mode: Literal["eval", "train"] = "eval"
-    """The module mode that is checked and timed; the other one is only looked at by the hack check."""
-    backend: Literal["triton", "any"] = "triton"
-    """With `triton`, a candidate that runs no Triton kernel of its own in the scored mode is rejected."""
-    precision: Literal["reference", "tf32"] = "reference"
-    """`reference`: as precise as torch's defaults for the reference; `tf32`: both sides may use TF32 products."""
-    timing_budget_s: Annotated[float, Field(gt=0, le=600)] = 5.0
-    """Wall clock that the timing stage aims to stay within (it always makes its minimum of calls)."""
-    kernel_deadline_s: Annotated[float, Field(gt=0, le=600)] = 60.0
-    """Longest time the candidate may take to load, and for any single call."""
+    def revised(self, verdict: Verdict) -> "Evaluation":
+        """Return these facts under another verdict, for rewards and for whoever looks at them later."""
+        timing = self.timing
+        if timing is not None and verdict.baselines:
+            speed = verdict.baselines[0].model_dump(include={"speedup", "speedup_low", "speedup_high"})
+            timing = timing.model_copy(update=speed | {"baselines": verdict.baselines})
+        decided = {name: getattr(verdict, name) for name in ("rules_version", "integrity", "evidence")}
+        return self.model_copy(update=decided | {"timing": timing})
 
 
 class EvaluationRequest(Request):
@@ -267,6 +278,8 @@ class Reply(Value):
     worker: str
     evaluation: Evaluation | None = None
     """For an `EvaluationRequest`."""
+    artefacts: str | None = None
+    """Raw measurements behind the evaluation, packed (`drkernel_q.artefact`); only the store is sent them."""
     audit: Audit | None = None
     """For an `AuditRequest`."""
     failure: Failure | None = None

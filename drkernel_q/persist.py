@@ -11,11 +11,13 @@ import threading
 import time
 from typing import Any, NamedTuple, cast
 
+from pydantic import TypeAdapter
 from redis import ConnectionPool, Redis
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 from redis.retry import Retry
 
+from drkernel_q.audit import AuditRequest
 from drkernel_q.errors import NoStore, OutdatedStore
 from drkernel_q.evaluation import EvaluationRequest, Reply
 from drkernel_q.queue import keys
@@ -35,6 +37,9 @@ LAST_WAIT_S = 5.0
 #: Dead entries that are kept, about.
 DEAD_LENGTH = 10_000
 
+#: Either kind; a request for an audit is the one without a kernel.
+_REQUEST: TypeAdapter[EvaluationRequest | AuditRequest] = TypeAdapter(EvaluationRequest | AuditRequest)
+
 log = logging.getLogger(__name__)
 
 
@@ -43,7 +48,7 @@ class Entry(NamedTuple):
 
     id: bytes
     fields: dict[bytes, bytes]
-    request: EvaluationRequest
+    request: EvaluationRequest | AuditRequest
     reply: Reply
 
 
@@ -125,7 +130,7 @@ class Persister:
         entries = []
         for each, fields in found:
             try:
-                request = EvaluationRequest.model_validate_json(fields[b"request"])
+                request = _REQUEST.validate_json(fields[b"request"])
                 entries.append(Entry(each, fields, request, Reply.model_validate_json(fields[b"reply"])))
             except KeyError as error:
                 self._bury(each, fields, f"There is no field {error}.")

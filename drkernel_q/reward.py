@@ -2,6 +2,9 @@
 
 Source: the article's multiplicative form, r = C + lambda * clip(S, 0, cap) * PR, with C in {0, 1} (correct and honest),
 S the speedup and PR the profile ratio; everything that is not correct and honest earns 0.
+
+A reward follows the verdict that the evaluation carries. Where the rules have changed since, give it
+`evaluation.revised(drkernel_q.rules.judge(evaluation))`, or read it from the store with its latest verdict.
 """
 
 from drkernel_q.evaluation import Evaluation
@@ -18,10 +21,10 @@ class RewardConfig(Value):
 
 
 def reward(evaluation: Evaluation, config: RewardConfig | None = None) -> float:
-    """Return r = C * (1 + lambda * clip(S, 0, cap) * PR); a missing S or PR counts as 0."""
+    """Return r = C * (1 + lambda * clip(S, 0, cap) * PR); a missing S or PR counts as 0, and so does an S to audit."""
     config = config or RewardConfig()
     if not evaluation.honest_and_correct:
         return 0.0
-    speedup = evaluation.timing.speedup if evaluation.timing else 0.0
+    speedup = 0.0 if evaluation.needs_audit else evaluation.speedup or 0.0
     ratio = (evaluation.profile.profile_ratio if evaluation.profile else None) or 0.0
     return 1.0 + config.speed_weight * min(max(speedup, 0.0), config.speedup_cap) * ratio

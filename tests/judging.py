@@ -45,7 +45,8 @@ class Bench:
             deadline_s=deadline_s,
             submitted_at="2026-01-01T00:00:00Z",
         )
-        return self.evaluator.judge(request, lambda: False)
+        judged = self.evaluator.judge(request, lambda: False)
+        return judged if isinstance(judged, Failure) else judged.evaluation
 
     def judge(self, problem: Problem, source: str, **options: Any) -> Evaluation:
         """Judge `source` and insist on facts."""

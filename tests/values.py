@@ -3,29 +3,30 @@
 import uuid
 from typing import Any
 
+from drkernel_q.profile import KernelProfile, Origin, Profile
+
+from drkernel_q.audit import Audit, AuditRequest, Sensitivity
+from drkernel_q.correctness import Correctness
 from drkernel_q.environment import Environment
 from drkernel_q.evaluation import (
     Baseline,
     BaselineTiming,
-    Correctness,
     Evaluation,
     EvaluationRequest,
-    Evidence,
     Failure,
     Integrity,
-    KernelProfile,
-    Origin,
     Outcome,
-    Profile,
     Reply,
     Timing,
 )
 from drkernel_q.kernel import Kernel
+from drkernel_q.observation import Evidence, Observations, Probe, Weight
 from drkernel_q.problem import Problem
 
 SOFTMAX = Problem(name="softmax", source="class Model: ...")
 MATMUL = Problem(name="matmul", source="class Model: '''matmul'''")
 H200 = "sm_90/NVIDIA H200"
+NO_KERNEL = Evidence(code="A4", weight=Weight.HARD, detail="no kernel of its own ran")
 
 
 def an_environment(device_kind: str = H200) -> Environment:
@@ -59,12 +60,29 @@ def an_evaluation(
     return Evaluation(
         outcome=Outcome(outcome),
         integrity=Integrity(integrity),
-        evidence=(Evidence(code="A4", detail="no kernel of its own ran"),) if integrity == "rejected" else (),
+        evidence=(NO_KERNEL,) if integrity == "rejected" else (),
         correctness=Correctness(trials=5, passed=5 if outcome == "correct" else 3, max_error=1e-6),
         environment=an_environment(device_kind),
         durations_s=more.pop("durations_s", {"correctness": 0.25, "timing": 1.5}),
         **more,
     )
+
+
+def observed(**changes: Any) -> Observations:
+    """All that a judge observes of an honest kernel, but for what changes."""
+    whole = {
+        "probes": dict.fromkeys(Probe, ""),
+        "own_launches": 5,
+        "touched": 1.0,
+        "timed_calls": 100,
+        "profiled_launches": 10,
+        "other_names": False,
+        "late_ms": 0.001,
+        "clock_ms": 0.1,
+        "clock_noise_ms": 0.1,
+        "bytes_least": 2**20,
+    }
+    return Observations(**whole | changes)
 
 
 def a_profile(profile_ratio: float, **device_us: float) -> Profile:
@@ -128,4 +146,40 @@ def _timing(speedup: float) -> Timing:
         checked=3,
         baselines=(BaselineTiming(baseline=Baseline.EAGER, reference_ms=1.0, **interval),),
         **interval,
+    )
+
+
+def an_audit(device_kind: str = H200, **facts: Any) -> Audit:
+    """The audit of a problem with nothing the matter, but for what is said."""
+    tensors = (
+        Sensitivity(name="input 0", kind="input", size_bytes=4096, constant=False, redraw=True, read_share=1.0),
+        Sensitivity(name="weight", kind="parameter", size_bytes=1024, constant=False, redraw=True, read_share=1.0),
+    )
+    sound: dict[str, Any] = {
+        "reference_ms": 1.0,
+        "relative_l2": 1e-7,
+        "finite": True,
+        "deterministic": True,
+        "random": False,
+        "zeros_pass": False,
+        "constant_passes": False,
+        "other_passes": False,
+        "train_differs": False,
+        "sensitivities": tensors,
+        "output_bytes": 4096,
+    }
+    return Audit(environment=an_environment(device_kind), **(sound | facts))
+
+
+def an_audit_request(problem: Problem = SOFTMAX, **more: Any) -> AuditRequest:
+    return AuditRequest(id=uuid.uuid4().hex, problem=problem, submitted_at="2026-01-01T00:00:00+00:00", **more)
+
+
+def an_audit_reply(request: AuditRequest, audit: Audit | None = None, *, attempt: int = 1, second: int = 5) -> Reply:
+    return Reply(
+        id=request.id,
+        attempt=attempt,
+        worker="box:cuda:0",
+        audit=audit or an_audit(),
+        finished_at=f"2026-01-01T00:00:{second:02d}+00:00",
     )

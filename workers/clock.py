@@ -6,24 +6,24 @@ answers, and its answer commits it to outputs that the judge then looks at.
 
 import sys
 import time
-from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 
-from workers.correctness import Expected
+from drkernel_q.artefact import Burst
+from drkernel_q.rules import hidden_ms
+from workers.measure import Expected
 from workers.stopwatch import Stopwatch
 
 #: Calls of the shorter burst, and calls so slow that one is enough.
-BURST = {"cuda": 10, "cpu": 2}
+BURST = {"cuda": 15, "cpu": 2}
 SLOW_MS = 300.0
 #: A longer burst has room for at least this many calls, or the rule is not applied.
 SHORTEST_BURST = 3
 #: Pairs of bursts of either side.
 BURSTS = {"cuda": 5, "cpu": 3}
-#: Share of a call that a claim may lack, noise that is always allowed, and measurements before it counts as a lie.
-MOST_HIDDEN = {"cuda": 0.3, "cpu": 0.6}
+#: Noise that is always allowed, and measurements before a claim that lacks more counts as a lie.
 FLOOR_NOISE_MS = {"cuda": 0.08, "cpu": 2.0}
 CHECKS = 3
 
@@ -39,6 +39,12 @@ class Bursting(Protocol):
     def burst(self, calls: int) -> float:
         """Make `calls` timed calls; return the seconds that passed on the judge's clock."""
         ...
+
+
+class Claiming(Bursting, Protocol):
+    """A candidate, whose outputs have a known shape."""
+
+    expected_like: Expected
 
 
 class EmptySide:
@@ -65,38 +71,39 @@ class Clock(NamedTuple):
     """The smallest of the repeats: whatever else the machine did, a call took no less."""
     noise_ms: float
     """How far that may be off."""
-
-    def hidden_ms(self, claimed_ms: float, device: str) -> float:
-        """Return the time that the clock saw and the claim lacks; 0 when they agree within noise."""
-        hidden = self.least_ms - claimed_ms
-        return hidden if hidden > max(MOST_HIDDEN[device] * self.least_ms, self.noise_ms) else 0.0
+    bursts: tuple[Burst, ...]
+    """What was measured."""
 
 
 def read_clock(candidate: Bursting, empty: Bursting, device: str, claimed_ms: float) -> Clock:
     """Time one candidate call by the judge's clock.
 
     The clock sees bursts of k and 3k calls; the slope between them leaves out what a request costs, and the slope of
-    empty calls leaves out flush, spin, synchronization and checksums.
+    empty calls leaves out flush and checksums.
     """
     few = min(BURST[device], candidate.most_calls // 3) if claimed_ms < SLOW_MS else 1
+    bursts: list[Burst] = []
+
+    def slope(name: str, side: Bursting) -> float:
+        long, short = (Burst(side=name, calls=calls, seconds=side.burst(calls)) for calls in (3 * few, few))
+        bursts.extend((long, short))
+        return (long.seconds - short.seconds) / (2 * few) * 1e3
+
     candidate.burst(3 * few)  # memory that outputs have never lain in is slow to get
-    slopes = [(_slope(candidate, few), _slope(empty, few)) for _ in range(BURSTS[device])]
+    slopes = [(slope("candidate", candidate), slope("empty", empty)) for _ in range(BURSTS[device])]
     both, base = np.array(slopes).T
     net = both - np.median(base)
-    return Clock(
-        max(float(np.median(net)), 0.0), max(float(net.min()), 0.0), float(np.ptp(base)) + FLOOR_NOISE_MS[device]
-    )
+    noise_ms = float(np.ptp(base)) + FLOOR_NOISE_MS[device]
+    return Clock(max(float(np.median(net)), 0.0), max(float(net.min()), 0.0), noise_ms, tuple(bursts))
 
 
-def read_again(candidate: Bursting, empty: Bursting, device: str, claimed_ms: float) -> Iterator[Clock]:
-    """Read the clock until it agrees with what is claimed, `CHECKS` times at most."""
+def read_until_agreed(candidate: Claiming, stopwatch: Stopwatch, device: str, claimed_ms: float) -> Clock | None:
+    """Read the clock until it agrees with what is claimed, `CHECKS` times at most; None without room for bursts."""
+    if candidate.most_calls < SHORTEST_BURST:  # and such calls take long
+        return None
+    empty = EmptySide(stopwatch, candidate.expected_like, device)
     for _ in range(CHECKS):
         clock = read_clock(candidate, empty, device, claimed_ms)
-        yield clock
-        if not clock.hidden_ms(claimed_ms, device):
-            return
-
-
-def _slope(side: Bursting, few: int) -> float:
-    """Return the milliseconds that each call more takes."""
-    return (side.burst(3 * few) - side.burst(few)) / (2 * few) * 1e3
+        if not hidden_ms(device, claimed_ms, clock.least_ms, clock.noise_ms):
+            break
+    return clock

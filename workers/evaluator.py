@@ -10,7 +10,7 @@ import select
 import tempfile
 import time
 from collections.abc import Callable
-from typing import IO
+from typing import IO, NamedTuple
 
 from drkernel_q import __version__
 from drkernel_q.environment import Environment
@@ -26,6 +26,14 @@ CANCEL_POLL_S = 1.0
 DEADLINE_GRACE_S = 10.0
 _LOG_TAIL = 2000
 _THREADS = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")}
+
+
+class Judged(NamedTuple):
+    """What a judge found."""
+
+    evaluation: Evaluation
+    artefacts: str | None
+    """Its raw measurements, packed (`drkernel_q.artefact`)."""
 
 
 class Evaluator:
@@ -72,7 +80,7 @@ class Evaluator:
             self.versions = {"torch": ready["torch"], "triton": ready["triton"]}
             self.isolation = tuple(ready["isolation"])
 
-    def judge(self, request: EvaluationRequest, cancelled: Callable[[], bool]) -> Evaluation | Failure:
+    def judge(self, request: EvaluationRequest, cancelled: Callable[[], bool]) -> Judged | Failure:
         """Judge one request; every end that is not a fact about the kernel is a `Failure`."""
         try:
             self.wait_ready()
@@ -83,7 +91,7 @@ class Evaluator:
             reason = f"The process that forks judges failed ({type(error).__name__}: {error})."
             return Failure(kind="infrastructure", message=reason)
 
-    def _judge(self, request: EvaluationRequest, cancelled: Callable[[], bool], log: IO[str]) -> Evaluation | Failure:
+    def _judge(self, request: EvaluationRequest, cancelled: Callable[[], bool], log: IO[str]) -> Judged | Failure:
         assert self._zygote is not None
         channel, theirs = Channel.pair()
         child = self._zygote.spawn("judge", theirs, log.fileno())
@@ -126,7 +134,7 @@ class Evaluator:
             self.versions = {}
 
 
-def _listen(channel: Channel, child: Child, deadline_s: float, cancelled: Callable[[], bool]) -> Evaluation | Failure:
+def _listen(channel: Channel, child: Child, deadline_s: float, cancelled: Callable[[], bool]) -> Judged | Failure:
     deadline = time.monotonic() + deadline_s
     while time.monotonic() < deadline:
         ready, _, _ = select.select([channel], [], [], CANCEL_POLL_S)
@@ -136,7 +144,7 @@ def _listen(channel: Channel, child: Child, deadline_s: float, cancelled: Callab
             continue
         message, _ = channel.receive(DEADLINE_GRACE_S)
         if "evaluation" in message:
-            return Evaluation.model_validate(message["evaluation"])
+            return Judged(Evaluation.model_validate(message["evaluation"]), message.get("artefacts"))
         if "failure" in message:
             return Failure.model_validate(message["failure"])
     return Failure(kind="deadline", message=f"No verdict within {deadline_s:g} s.")

@@ -1,28 +1,16 @@
-"""Integrity: signs that a result was not come by honestly, each with its code of the catalogue, and the verdict.
+"""Integrity: signs that a result was not come by honestly, each with its code of the catalogue.
 
 The catalogue is docs/reference/evidence.md. Observations made inside the candidate's process are claims: they can add
-evidence against a candidate, and never clear one.
+evidence against a candidate, and never clear one. What it all amounts to is for `drkernel_q.rules` to say.
 """
 
 from collections.abc import Mapping, Sequence
-from enum import Enum
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from drkernel_q.evaluation import Evidence, Integrity
-
-
-class Weight(Enum):
-    """How much a piece of evidence decides."""
-
-    NOTE = 0
-    SOFT = 1
-    HARD = 2
-    """Enough to reject by itself."""
-    FAILED = 3
-    """A detector could not do its work."""
+from drkernel_q.observation import Weight
 
 
 class Finding(NamedTuple):
@@ -106,17 +94,19 @@ def _extent(tensor: Tensor) -> tuple[int, int]:
     return tensor.data_ptr(), tensor.data_ptr() + reach * tensor.element_size()
 
 
-def checksum(tensor: Tensor) -> Tensor:
-    """Sum the bits of a dense tensor as whole numbers, modulo 2^64; the order of elements does not count.
+def checksum(tensor: Tensor) -> int:
+    """Sum the bits of a dense tensor as whole numbers, modulo 2^64; the order of elements does not count."""
+    return int(bit_sum(tensor))
 
-    Returns an int64 scalar on the tensor's device, so that nobody has to wait for it yet.
-    """
+
+def bit_sum(tensor: Tensor) -> Tensor:
+    """Compute `checksum` as an int64 scalar on the tensor's device, so that nobody has to wait for it yet."""
     whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}.get(tensor.element_size())
     plain = tensor.detach().resolve_conj().resolve_neg()
     if plain.is_complex():
-        return checksum(torch.view_as_real(plain))
+        return bit_sum(torch.view_as_real(plain))
     if not plain.numel() or whole is None:
-        return torch.zeros((), dtype=torch.int64)
+        return torch.zeros((), dtype=torch.int64, device=tensor.device)
     return plain.view(whole).sum(dtype=torch.int64)
 
 
@@ -134,14 +124,3 @@ def _bytes(tensor: Tensor) -> Tensor:
     if flat.numel() == 1:  # its stride may be anything, and a view as bytes wants 1
         flat = flat.reshape(()).reshape(1)
     return flat.view(torch.uint8)
-
-
-def verdict(findings: Sequence[Finding]) -> tuple[Integrity, tuple[Evidence, ...]]:
-    """Decide: rejected by any hard evidence, else unknown if a detector failed, else suspicious by any soft one."""
-    weights = {finding.weight for finding in findings}
-    evidence = tuple(Evidence(code=f.code, detail=f.detail) for f in dict.fromkeys(findings))
-    if Weight.HARD in weights:
-        return Integrity.REJECTED, evidence
-    if Weight.FAILED in weights:
-        return Integrity.UNKNOWN, evidence
-    return (Integrity.SUSPICIOUS if Weight.SOFT in weights else Integrity.CLEAN), evidence

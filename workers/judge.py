@@ -13,73 +13,33 @@ from typing import Any
 
 import torch
 
+from drkernel_q.artefact import ProfileRow
 from drkernel_q.environment import Environment
 from drkernel_q.errors import BadProblem, InfrastructureFailure, TimedOut
 from drkernel_q.evaluation import (
-    Correctness,
     Evaluation,
     EvaluationRequest,
     Failure,
-    Integrity,
     Outcome,
-    Profile,
-    Protocol,
     Stage,
     Timing,
 )
-from workers import integrity, profiling, side, timing, trial
-from workers.integrity import Finding, Weight
+from drkernel_q.observation import Weight
+from workers import profiling, timing, trial
+from workers.facts import Facts
+from workers.integrity import Finding
 from workers.reference import Reference
 from workers.remote import CandidateFailed, RemoteCandidate
-from workers.session import Answer, Session
+from workers.session import Session
+from workers.side import CandidateSide, Version
 from workers.trial import TrialResult
 from workers.wire import Channel
 from workers.zygote import Zygote
 
 #: Largest source that is judged, bytes. Real kernels have a few thousand.
 MAX_SOURCE_BYTES = 2**20
-#: Work after the last event of a timed call: what may be noise, milliseconds, and as a share of the call.
-MOST_LATE_MS, MOST_LATE = 0.04, 0.1
-#: How much slower the reference may be beside a candidate than alone, as a factor and milliseconds of noise.
-MOST_SLOWED = {"cuda": 1.1, "cpu": 3.0}
-SLOWED_NOISE_MS = {"cuda": 0.005, "cpu": 5.0}
 #: Profiled forward passes.
 PROFILED_CALLS = {"cuda": 10, "cpu": 2}
-
-
-class Facts:
-    """What is known so far; becomes the `Evaluation`."""
-
-    def __init__(self, environment: Environment) -> None:
-        """Start with nothing but the environment."""
-        self.environment = environment
-        self.outcome = Outcome.CORRECT
-        self.findings: list[Finding] = []
-        self.correctness: Correctness | None = None
-        self.profile: Profile | None = None
-        self.timing: Timing | None = None
-        self.durations_s: dict[str, float] = {}
-        self.error: str | None = None
-        self.output = ""
-
-    def evaluation(self, protocol: Protocol) -> Evaluation:
-        """Decide on integrity and put everything together."""
-        verdict, evidence = integrity.verdict(self.findings)
-        examined = Stage.INTEGRITY in protocol.stages and self.outcome is Outcome.CORRECT
-        if verdict is Integrity.CLEAN and not examined:
-            verdict = Integrity.UNKNOWN
-        return Evaluation(
-            outcome=self.outcome,
-            integrity=verdict,
-            evidence=evidence,
-            correctness=self.correctness,
-            timing=self.timing,
-            profile=self.profile,
-            environment=self.environment,
-            durations_s={name: round(seconds, 4) for name, seconds in self.durations_s.items()},
-            error=self.error,
-            stdout=self.output,
-        )
 
 
 class Judge:
@@ -95,7 +55,6 @@ class Judge:
         self.channel = channel
         self.memory_bytes = 0
         self.ends_at = time.monotonic() + request.deadline_s
-        self.profiled: list[Answer] = []
 
     def evaluate(self) -> Evaluation:
         """Judge the request.
@@ -115,8 +74,6 @@ class Judge:
 
     def _judge(self) -> None:
         with self._stage("reference"):
-            if self.protocol.precision == "tf32":
-                torch.backends.cuda.matmul.allow_tf32 = True
             problem = self.request.problem
             problem = problem.small() if self.device == "cpu" else problem
             reference = Reference(problem, self.device, train=self.protocol.mode == "train")
@@ -140,93 +97,90 @@ class Judge:
             facts.outcome = result.outcome
             facts.error = result.detail
             facts.findings += result.findings
+            facts.numbers["own_launches"] = result.own_launches
+            facts.raw["seeds"] = result.seeds
             if result.outcome is Outcome.CORRECT and Stage.INTEGRITY in self.protocol.stages:
                 with self._stage("integrity"):
                     source = self.request.kernel.source
-                    facts.findings += trial.check_modes(session, reference, self.protocol, result, source)
-                    facts.findings += trial.check_contents(session, reference)
+                    trial.check_modes(session, reference, self.protocol, result, source, facts.hack_check)
+                    trial.check_contents(session, reference, facts.hack_check)
         return result
 
     def _measure(self, reference: Reference, result: TrialResult) -> None:
         """Timing and profile, in a second, fresh candidate process that knows nothing of the first."""
         with self._candidate("load_again") as session:
-            trial.build(session, reference)
-            candidate = side.CandidateSide(session, reference)
+            self.facts.raw["seeds"]["weights"].append(trial.build(session, reference))
+            candidate = CandidateSide(session, reference)
             try:
                 if Stage.TIMING in self.protocol.stages:
                     with self._stage("timing"):
-                        self._time(candidate)
+                        self._time(candidate, result)
                 if Stage.PROFILE in self.protocol.stages:
                     with self._stage("profile"):
                         self._profile(candidate)
             finally:
                 candidate.close()
+                self.facts.raw["seeds"] |= candidate.seeds
             self._compare_processes(candidate, result)
         if self.facts.timing is not None:
             with self._stage("alone"):
                 self._compare_alone(reference, self.facts.timing)
 
-    def _time(self, candidate: side.CandidateSide) -> None:
-        race = timing.time_both(candidate, self.protocol.baselines, self.protocol.timing_budget_s)
+    def _versions(self, result: TrialResult) -> list[Version]:
+        """Name what the candidate is compared with: baselines of its own class first where that is a lower one."""
+        asked = self.protocol.precision
+        classes = [result.precision, asked] if result.precision.is_below(asked) else [asked]
+        return [(baseline, precision) for precision in classes for baseline in self.protocol.baselines]
+
+    def _time(self, candidate: CandidateSide, result: TrialResult) -> None:
+        race = timing.time_both(candidate, self._versions(result), self.protocol.timing_budget_s)
         self.facts.timing = race.timing
-        if race.late_ms > max(MOST_LATE_MS, MOST_LATE * race.timing.candidate_ms):
-            detail = f"the device was still working {race.late_ms:.3g} ms after the last event of a call"
-            self.facts.findings.append(Finding("D1", Weight.HARD, detail))
-        if race.hidden_ms:
-            claimed = f"{race.timing.candidate_ms:.3g} ms were claimed for a call"
-            detail = f"{claimed}, the judge's own clock saw {race.timing.judge_ms:.3g} ms"
-            self.facts.findings.append(Finding("D10", Weight.HARD, detail))
+        least = trial.output_bytes(candidate.reference, candidate.expected_like)
+        self.facts.numbers |= {"late_ms": race.late_ms, "bytes_least": least}
+        self.facts.raw |= {"blocks": race.blocks, "late_ms": {"reference": race.reference_late_ms}}
+        if race.clock is None:
+            self.facts.numbers["no_clock"] = "inputs are too large for bursts of calls"
+        else:
+            self.facts.numbers |= {"clock_ms": race.clock.least_ms, "clock_noise_ms": race.clock.noise_ms}
+            self.facts.raw["bursts"] = race.clock.bursts
 
     def _compare_alone(self, reference: Reference, measured: Timing) -> None:
-        """Time the reference again, now that the candidate is gone: what slows it down makes a speedup (D15)."""
-        alone_ms = timing.time_alone(reference, self.protocol.baselines[0])
+        """Time the reference again, now that the candidate is gone: what slows it down would make a speedup."""
+        first = measured.baselines[0]
+        alone_ms = timing.time_alone(reference, (first.baseline, first.precision))
         self.facts.timing = measured.model_copy(update={"reference_alone_ms": alone_ms})
-        if measured.reference_ms > MOST_SLOWED[self.device] * alone_ms + SLOWED_NOISE_MS[self.device]:
-            detail = f"the reference took {measured.reference_ms:.3g} ms beside the candidate, {alone_ms:.3g} ms alone"
-            self.facts.findings.append(Finding("D15", Weight.HARD, detail))
 
-    def _profile(self, candidate: side.CandidateSide) -> None:
+    def _profile(self, candidate: CandidateSide) -> None:
         """Profile calls that are timed as all others are, and check what they give."""
-        session, findings = candidate.session, self.facts.findings
+        session = candidate.session
         candidate.timed()  # as the first of a session, the next call would pay for its start
         session.profile(on=True)
         before = len(candidate.calls)
         calls = PROFILED_CALLS[self.device]
         for _ in range(calls):
             candidate.timed()
-        self.profiled = candidate.calls[before:]
+        self.facts.numbers["profiled_launches"] = sum(answer.own_launches for answer in candidate.calls[before:])
         rows = session.profile(on=False)
         # All names since its first call: a CUDA graph is launched by Triton once, and replayed by nobody we count.
         own = frozenset[str]().union(*(answer.own_names for answer in candidate.calls))
-        profile = self.facts.profile = profiling.attribute(rows, set(own), calls)
-        if profile.profile_ratio is None:
-            findings.append(Finding("E13", Weight.FAILED, "the profiler recorded no device activity"))
-        elif own and not profile.launches and self.protocol.backend == "triton":
-            detail = "Triton launches were counted, but no kernel of the candidate took device time"
-            findings.append(Finding("A7", Weight.HARD, detail))
+        self.facts.profile = profiling.attribute(rows, set(own), calls)
+        self.facts.raw["profile"] = [ProfileRow(**row._asdict()) for row in rows]
 
-    def _compare_processes(self, candidate: side.CandidateSide, result: TrialResult) -> None:
+    def _compare_processes(self, candidate: CandidateSide, result: TrialResult) -> None:
         """Hold what the timed process did against what the checked one did."""
-        findings = self.facts.findings
-        for answer in candidate.calls:
-            findings += trial.findings_of(answer, candidate.reference)
-        faults = candidate.recheck.faults
-        if faults:
-            detail = f"outputs of {len(faults)} of {candidate.recheck.count} timed calls are wrong: {faults[0]}"
-            findings.append(Finding("B5", Weight.HARD, detail))
-        calls = candidate.calls
-        idle = sum(not answer.own_launches for answer in calls)
-        profile = self.facts.profile
-        replayed = (
-            not any(answer.own_launches for answer in self.profiled) and profile is not None and profile.launches > 0
-        )
-        if self.protocol.backend == "triton" and result.own_launches and idle and not replayed:
-            detail = f"in {idle} of {len(calls)} timed calls no Triton kernel of the candidate ran"
-            findings.append(Finding("A8", Weight.HARD, detail))
+        facts, calls = self.facts, candidate.calls
+        for answer in calls:
+            facts.findings += trial.findings_of(answer, candidate.reference)
         names = frozenset[str]().union(*(answer.own_names for answer in calls))
-        if names != result.own_names:
-            detail = "other Triton kernels run in the process that was timed than in the one that was checked"
-            findings.append(Finding("A16", Weight.NOTE, detail))
+        facts.numbers |= {
+            "wrong_outputs": len(candidate.recheck.faults),
+            "first_wrong": next(iter(candidate.recheck.faults), None),
+            "timed_calls": len(calls),
+            "idle_calls": sum(not answer.own_launches for answer in calls),
+            "other_names": names != result.own_names,
+        }
+        facts.raw["kernel_names"] = {"checked": sorted(result.own_names), "timed": sorted(names)}
+        facts.raw["late_ms"] = facts.raw.get("late_ms", {}) | {"candidate": [answer.late_ms for answer in calls]}
 
     @contextmanager
     def _candidate(self, stage: str) -> Iterator[Session]:
@@ -268,7 +222,8 @@ def main(conn: int, zygote_fd: int, device: str) -> None:
         judge = Judge(request, Environment.model_validate(job["environment"]), zygote, channel)
         judge.memory_bytes = job["memory_bytes"]
         with torch.random.fork_rng(devices=[]):
-            reply = {"evaluation": judge.evaluate().model_dump(mode="json", round_trip=True)}
+            evaluation = judge.evaluate().model_dump(mode="json", round_trip=True)
+        reply = {"evaluation": evaluation, "artefacts": judge.facts.artefacts()}
     except BadProblem as error:
         reply = {"failure": Failure(kind="problem", message=str(error)).model_dump()}
     except TimedOut as error:

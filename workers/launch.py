@@ -79,7 +79,7 @@ def perturbed(device: str) -> Iterator[list[int]]:
             written = (tensor != old) & torch.isfinite(tensor)
             if not bool(written.any()):
                 continue
-            checksums.append(int(checksum(torch.where(written, tensor, torch.zeros_like(tensor)).contiguous())))
+            checksums.append(checksum(torch.where(written, tensor, torch.zeros_like(tensor)).contiguous()))
             tensor.copy_(torch.where(written, tensor * _FACTOR + _OFFSET, tensor))
         return kernel
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from drkernel_q.evaluation import Outcome
-from workers import correctness
+from workers import correctness, measure
 from workers.reference import Reference
 
 #: Outputs that are compared in full before there is a yardstick.
@@ -76,7 +76,7 @@ def _distance(working: Tensor, output: Tensor) -> tuple[float, float]:
 def _difference(working: Tensor, output: Tensor) -> Tensor:
     """Return the largest difference relative to the row's RMS, and the sums of squares of difference and row."""
     squares = working.square().mean(dim=1, keepdim=True)
-    scale = torch.maximum(squares, correctness.ROW_FLOOR**2 * squares.mean()).sqrt().clamp_min(1e-30)
+    scale = torch.maximum(squares, measure.ROW_FLOOR**2 * squares.mean()).sqrt().clamp_min(1e-30)
     difference = output - working
     largest = (difference / scale).abs().max()
     return torch.stack([largest, difference.square().sum(), squares.sum() * working.shape[1]])

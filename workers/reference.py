@@ -1,6 +1,8 @@
 """The reference side: trusted code of the problem, run by the judge in its own precision and in fp64."""
 
+import contextlib
 import copy
+import functools
 import linecache
 import random
 import sys
@@ -12,11 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from drkernel_q.correctness import Precision
 from drkernel_q.errors import BadProblem
 from drkernel_q.evaluation import Baseline
 from drkernel_q.problem import Problem
 from workers import integrity
-from workers.correctness import Expected
+from workers.arithmetic import ROUNDINGS, Rounding, products_in, rounded
+from workers.measure import Expected
 from workers.shared import flatten, unflatten
 
 _MODULE = "drkq_reference"
@@ -25,14 +29,17 @@ _MODULE = "drkq_reference"
 class Reference:
     """A problem's `Model` on one device, for one seed of its weights at a time."""
 
-    def __init__(self, problem: Problem, device: str, *, train: bool) -> None:
+    def __init__(self, problem: Problem, device: str, *, train: bool, made_on: str = "cpu") -> None:
         """Execute the problem's module.
+
+        Models are made on `made_on` and then moved: the cpu, as a candidate's are, or the device, which is faster.
 
         Raises:
             BadProblem: it cannot be executed, or what it defines cannot be used.
         """
         self.device = device
         self.train = train
+        self.made_on = made_on
         self.module = _execute(problem)
         self.init_args = self._call("get_init_inputs") if hasattr(self.module, "get_init_inputs") else []
         self.name = problem.name
@@ -42,9 +49,12 @@ class Reference:
         self._model: nn.Module | None = None
         self._exact_model: nn.Module | None = None
         self._seed = 0
-        self.compiled: dict[Baseline, Callable[..., Any]] = {}
+        self.compiled: dict[Precision, Callable[..., Any]] = {}
         self.own_codes: frozenset[str] = frozenset()
         self.changes_inputs = False
+        self.changes_state: bool | None = None
+        #: Less precise classes that outputs are taken for right in; trials narrow them down to what they have shown.
+        self.accepts: tuple[Precision, ...] = tuple(ROUNDINGS)
 
     def _call(self, name: str) -> Any:
         try:
@@ -63,8 +73,7 @@ class Reference:
         """Make the model under `seed`, on the device, as a candidate will make its own."""
         try:
             self._seed = seed
-            self._seed_torch(seed)
-            model = self.module.Model(*self.init_args)
+            model = self._make()
             if isinstance(model, nn.Module):
                 self._model = model.to(self.device).train(self.train)
         except (torch.OutOfMemoryError, MemoryError) as error:
@@ -76,6 +85,17 @@ class Reference:
         self._exact_model = None
         self.compiled.clear()
         return self.model
+
+    def _make(self) -> nn.Module:
+        self._seed_torch(self._seed)
+        with torch.device(self.made_on) if self.made_on != "cpu" else contextlib.nullcontext():
+            model: nn.Module = self.module.Model(*self.init_args)
+        return model
+
+    def narrow(self, shown: Precision) -> None:
+        """Take nothing less precise for right from now on than trials have shown; TF32 and fp16 look much alike."""
+        least = Precision.FP16 if shown is Precision.TF32 else shown
+        self.accepts = tuple(precision for precision in ROUNDINGS if not precision.is_below(least))
 
     @property
     def model(self) -> nn.Module:
@@ -102,18 +122,23 @@ class Reference:
         moved = [tensor.detach().to(self.device) for tensor in tensors]
         return list(unflatten(skeleton, moved))
 
-    def run(self, inputs: Sequence[Any], baseline: Baseline = Baseline.EAGER) -> Any:
-        """Run one forward pass in the reference's own precision, without gradients."""
-        call = self.model if baseline is Baseline.EAGER else self._compile()
-        with torch.no_grad():
+    def run(
+        self,
+        inputs: Sequence[Any],
+        baseline: Baseline = Baseline.EAGER,
+        precision: Precision = Precision.REFERENCE,
+    ) -> Any:
+        """Run one forward pass without gradients, with products made in `precision`."""
+        call = self.model if baseline is Baseline.EAGER else self._compile(precision)
+        with torch.no_grad(), products_in(precision, self.device):
             return call(*inputs)
 
-    def _compile(self) -> Callable[..., Any]:
+    def _compile(self, precision: Precision) -> Callable[..., Any]:
         if self.device == "cpu":
             raise BadProblem("The baseline `compile` cannot be had on the cpu device; use `--baseline eager`.")
-        if Baseline.COMPILE not in self.compiled:
-            self.compiled[Baseline.COMPILE] = torch.compile(self.model)
-        return self.compiled[Baseline.COMPILE]
+        if precision not in self.compiled:
+            self.compiled[precision] = torch.compile(self.model)
+        return self.compiled[precision]
 
     def outputs(self, inputs: Sequence[Any]) -> list[Tensor]:
         """Run one forward pass on copies of `inputs` in the reference's own precision; the model stays as it is."""
@@ -131,7 +156,8 @@ class Reference:
             BadProblem: the reference fails, or returns something that cannot be compared.
         """
         working: list[Tensor] = []
-        state = copy.deepcopy(self.model.state_dict()) if self.train else None
+        state = self._saved_state()
+        before = self._state_checksums() if self.changes_state is None else None
         copies = _copied(inputs)
         try:
             skeleton = flatten(self.run(copies), working)
@@ -146,13 +172,41 @@ class Reference:
         if {"D3", "C11"} & self.own_codes:
             raise BadProblem(f"Model of {self.name} returns something else than plain dense tensors.")
         self.changes_inputs |= not all(map(integrity.same_bits, _leaves(inputs), _leaves(copies)))
-        if state is not None:
-            self.model.load_state_dict(state)
+        if before is not None:  # a trait of the problem: seen once
+            self.changes_state = before != self._state_checksums()
+        self._restore(self.model, state)
         exact = self._run_exactly(inputs)
         matching = exact if exact is not None and len(exact) == len(working) else [None] * len(working)
         parameters = [*self.model.parameters(), *(leaf for leaf in _leaves(inputs))]
         longest = max((size for tensor in parameters for size in tensor.shape), default=1)
-        return Expected(skeleton, working, list(matching), longest)
+        rerun = functools.partial(self._run_rounded, self.model, inputs)
+        return Expected(skeleton, working, list(matching), longest, rerun, self.accepts)
+
+    def _saved_state(self) -> dict[str, Any] | None:
+        """Copy the state if a forward pass may change it, as in training."""
+        return copy.deepcopy(self.model.state_dict()) if self.train else None
+
+    @staticmethod
+    def _restore(model: nn.Module, state: dict[str, Any] | None) -> None:
+        if state is not None:
+            model.load_state_dict(state)
+
+    def _state_checksums(self) -> dict[str, int]:
+        """Sum up the bits of every parameter and buffer, by name."""
+        return {name: integrity.checksum(value) for name, value in self.model.state_dict().items()}
+
+    def _run_rounded(self, model: nn.Module, inputs: Sequence[Any], rounding: Rounding) -> list[Tensor] | None:
+        """Run `model` with the operands of products rounded; None when it cannot be run so."""
+        outputs: list[Tensor] = []
+        state = self._saved_state()
+        try:
+            with torch.no_grad(), rounded(rounding):
+                flatten(model(*_copied(inputs)), outputs)
+        except Exception:  # noqa: BLE001 - whatever trusted code raises under a mode of torch, or for want of memory
+            return None
+        finally:
+            self._restore(model, state)
+        return outputs
 
     def _run_exactly(self, inputs: Sequence[Any]) -> list[Tensor] | None:
         """Run in fp64; None when the problem fixes a dtype inside and cannot be run so."""
@@ -175,8 +229,7 @@ class Reference:
     def _build_exactly(self) -> nn.Module:
         """Make the model once more and widen it; a copy of the first would share what its closures hold."""
         torch.set_default_dtype(torch.float32)
-        self._seed_torch(self._seed)
-        model: nn.Module = self.module.Model(*self.init_args)
+        model = self._make()
         model.load_state_dict(self.model.state_dict())
         torch.set_default_dtype(torch.float64)
         return model.to(self.device).train(self.train).double()

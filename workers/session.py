@@ -12,7 +12,7 @@ from torch import Tensor
 from drkernel_q.errors import TimedOut
 from drkernel_q.evaluation import Outcome
 from workers import integrity, state
-from workers.correctness import Expected
+from workers.measure import Expected
 from workers.profiling import Row
 from workers.reference import Reference
 from workers.remote import CandidateFailed, RemoteCandidate, claimed_text

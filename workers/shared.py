@@ -127,6 +127,13 @@ def flatten(value: Any, tensors: list[Tensor], depth: int = 0) -> Any:
     raise TypeError(f"a value of type {type(value).__name__}")
 
 
+def leaves(value: Any) -> list[Tensor]:
+    """Return the tensors of a nested value, in the order of `flatten`."""
+    tensors: list[Tensor] = []
+    flatten(value, tensors)
+    return tensors
+
+
 def unflatten(skeleton: Any, tensors: Sequence[Any], depth: int = 0) -> Any:  # noqa: PLR0911 - one line a kind
     """Rebuild the value of `flatten`.
 

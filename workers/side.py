@@ -5,9 +5,11 @@ import time
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from drkernel_q.correctness import Precision
 from drkernel_q.errors import BadProblem
 from drkernel_q.evaluation import Baseline
-from workers import correctness, integrity
+from workers import integrity
+from workers.measure import outline
 from workers.recheck import Recheck
 from workers.reference import Reference
 from workers.segment import Segment, create
@@ -15,11 +17,13 @@ from workers.session import LARGE_BYTES, Answer, Session, pack_inputs
 from workers.shared import ALIGN, unflatten
 from workers.stopwatch import Stopwatch
 
+#: What the candidate is compared with: a baseline, and the arithmetic of its products.
+Version = tuple[Baseline, Precision]
 #: Buffers that the inputs of timed calls take turns over; one when inputs have more than `LARGE_BYTES`, since both
 #: processes hold several times that.
 SLOTS = 3
 #: Most bytes of inputs of one burst.
-BURST_BYTES = 4 * 2**30
+BURST_BYTES = 8 * 2**30
 
 
 class Side(Protocol):
@@ -35,12 +39,12 @@ def _slots_for(size_bytes: int) -> int:
 
 
 class ReferenceSide:
-    """One baseline of the reference, timed in the judge as the candidate is timed in its process."""
+    """One version of the reference, timed in the judge as the candidate is timed in its process."""
 
-    def __init__(self, reference: Reference, baseline: Baseline, stopwatch: Stopwatch) -> None:
+    def __init__(self, reference: Reference, version: Version, stopwatch: Stopwatch) -> None:
         """Allocate input buffers."""
         self.reference = reference
-        self.baseline = baseline
+        self.version = version
         self.stopwatch = stopwatch
         first, size = pack_inputs(reference.inputs(secrets.randbits(63)))[1::2]
         self.slots = [[tensor.clone() for tensor in first] for _ in range(_slots_for(size))]
@@ -55,7 +59,7 @@ class ReferenceSide:
         for tensor, new in zip(tensors, fresh, strict=True):
             tensor.copy_(new)
         values = [unflatten(skeleton, tensors) for skeleton in skeletons]
-        milliseconds, _ = self.stopwatch.time(lambda: self.reference.run(values, self.baseline))
+        milliseconds, _ = self.stopwatch.time(lambda: self.reference.run(values, *self.version))
         self.late_ms.append(self.stopwatch.late_ms)
         return milliseconds
 
@@ -72,18 +76,21 @@ class CandidateSide:
         self.session = session
         self.reference = reference
         inputs = reference.inputs(secrets.randbits(63))
-        self.expected_like = correctness.outline(reference.expected(inputs))
+        self.expected_like = outline(reference.expected(inputs))
         self.skeletons, _, self.specs, self.size = pack_inputs(inputs)
         self.segment = create(self.size, reference.device, ours=True)
         session.arm(self.segment, self.skeletons, self.specs, _slots_for(self.size), self.expected_like)
         self.sets: Segment | None = None
         self.recheck = Recheck(reference)
+        self.seeds: dict[str, list[int]] = {"timed": [], "bursts": []}
+        """Seeds of the inputs of all calls, in order."""
         self.calls: list[Answer] = []
         """What came with each timed call, without the outputs."""
 
     def timed(self) -> float:
         """Draw fresh inputs and time one call on them, milliseconds, as the candidate's process claims."""
-        inputs = self._put(self.segment, 0, secrets.randbits(63))
+        self.seeds["timed"].append(secrets.randbits(63))
+        inputs = self._put(self.segment, 0, self.seeds["timed"][-1])
         milliseconds, answer = self.session.timed(self.expected_like)
         self._look(inputs, answer)
         self.calls.append(answer._replace(outputs=None))
@@ -118,6 +125,7 @@ class CandidateSide:
         if self.sets is None or self.sets.size < stride * calls:
             self.sets = create(stride * calls, self.reference.device, ours=True)
         seeds = [secrets.randbits(63) for _ in range(calls)]
+        self.seeds["bursts"] += seeds
         for number, seed in enumerate(seeds):
             self._put(self.sets, stride * number, seed)
         places = [
@@ -130,7 +138,7 @@ class CandidateSide:
         chosen = secrets.randbelow(calls)
         answer = self.session.snapshot(self.expected_like, chosen)
         promised = checksums[chosen] if len(checksums) == calls else ()
-        if tuple(int(integrity.checksum(output)) for output in answer.outputs or ()) != promised:
+        if tuple(map(integrity.checksum, answer.outputs or ())) != promised:
             self.recheck.faults.append("the outputs are others than those that the process committed itself to")
         self._look(self.reference.inputs(seeds[chosen]), answer)
         return seconds

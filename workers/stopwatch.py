@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from workers.integrity import checksum, is_readable, same_bits
+from workers.integrity import bit_sum, is_readable, same_bits
 from workers.shared import flatten
 
 #: Cache flush, bytes: more than four times the L2 of a large GPU; on the CPU about a core's own caches.
@@ -15,8 +15,8 @@ FLUSH_BYTES = {"cuda": 256 * 2**20, "cpu": 4 * 2**20}
 #: Clock cycles that the device spins after the flush (about 1 ms), so that the host has launched before the first event
 #: fires; a launch from Python on a cold host takes up to a few hundred microseconds.
 SPIN_CYCLES = 2_000_000
-#: The same once before a burst (about 10 ms): long enough to launch most of it.
-BURST_SPIN_CYCLES = 20_000_000
+#: The same once before a burst (about 2 ms): long enough to launch most of it.
+BURST_SPIN_CYCLES = 4_000_000
 #: Elements of each output that are looked at twice.
 PICKED = 4096
 
@@ -87,7 +87,8 @@ class Stopwatch:
         Nobody waits for the device in between: after a spin that lets the host launch ahead, the wall clock grows by
         what the device needs for flush, call and checksums, and by nothing else.
         """
-        kept, sums = [], []
+        kept: list[list[Tensor]] = []
+        sums: list[Tensor] = []
         if self._cuda:
             self._spin(BURST_SPIN_CYCLES)
         for call in calls:
@@ -95,7 +96,6 @@ class Stopwatch:
             outputs: list[Tensor] = []
             flatten(call(), outputs)
             kept.append(outputs)
-            sums.append([checksum(output) for output in outputs if is_readable(output)])
-        if self._cuda:
-            self._sync()
-        return kept, [[int(one) for one in row] for row in sums]
+            sums += [bit_sum(output) for output in outputs if is_readable(output)]
+        numbers = iter(torch.stack(sums).tolist() if sums else ())  # waits for the device
+        return kept, [[next(numbers) for output in outputs if is_readable(output)] for outputs in kept]

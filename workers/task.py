@@ -15,14 +15,14 @@ from celery.utils.log import get_task_logger
 from pydantic import ValidationError
 
 from drkernel_q import __version__
-from drkernel_q.evaluation import Evaluation, EvaluationRequest, Failure, Reply, Stage
+from drkernel_q.evaluation import EvaluationRequest, Failure, Reply, Stage
 from drkernel_q.queue.app import CHECK, EVALUATE, LEASE_S, PROFILE, queue_names
 from drkernel_q.queue.connection import connect
 from drkernel_q.queue.ledger import MAX_ATTEMPTS, Claim, ClaimState, Ledger
 from drkernel_q.queue.registry import WorkerCard, WorkerState, announce
 from drkernel_q.settings import Settings
 from workers.device import Device, find_device
-from workers.evaluator import Evaluator
+from workers.evaluator import Evaluator, Judged
 from workers.wire import WireClosed, WireTimeout
 
 log = get_task_logger(__name__)
@@ -93,9 +93,7 @@ class Worker:
         if not self._finish(claim, request, result):
             log.warning("%s was taken over by another worker", request.id)
 
-    def _result(
-        self, claim: Claim, request: EvaluationRequest, stages: tuple[Stage, ...] | None
-    ) -> Evaluation | Failure:
+    def _result(self, claim: Claim, request: EvaluationRequest, stages: tuple[Stage, ...] | None) -> Judged | Failure:
         if claim.state is ClaimState.CANCELLED:
             return Failure(kind="cancelled", message="Cancelled before it began.")
         if claim.state is ClaimState.EXHAUSTED:
@@ -106,12 +104,13 @@ class Worker:
             request = request.model_copy(update={"protocol": protocol})
         return self.evaluator.judge(request, lambda: self.ledger.is_cancelled(request.id))
 
-    def _finish(self, claim: Claim, request: EvaluationRequest, result: Evaluation | Failure) -> bool:
+    def _finish(self, claim: Claim, request: EvaluationRequest, result: Judged | Failure) -> bool:
         reply = Reply(
             id=request.id,
             attempt=claim.attempt,
             worker=self.id,
-            evaluation=result if isinstance(result, Evaluation) else None,
+            evaluation=result.evaluation if isinstance(result, Judged) else None,
+            artefacts=result.artefacts if isinstance(result, Judged) else None,
             failure=result if isinstance(result, Failure) else None,
             finished_at=_now(),
         )

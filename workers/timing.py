@@ -11,11 +11,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from drkernel_q.evaluation import Baseline, BaselineTiming, Timing
+from drkernel_q.evaluation import BaselineTiming, Timing, side_name
 from drkernel_q.speedup import speedup_interval
 from workers import clock
+from workers.clock import Clock
 from workers.reference import Reference
-from workers.side import CandidateSide, ReferenceSide, Side
+from workers.side import CandidateSide, ReferenceSide, Side, Version
 from workers.stopwatch import Stopwatch
 
 #: Warm-up of each side, seconds and calls at least.
@@ -49,41 +50,41 @@ class Race(NamedTuple):
     """What came of timing both sides."""
 
     timing: Timing
-    blocks: dict[str, list[list[float]]]
-    """Milliseconds of every timed call, block by block, of `candidate` and of each baseline by its name."""
-    hidden_ms: float
-    """Time of one call that the judge's clock saw and the candidate's claim lacks; 0 when they agree within noise."""
+    clock: Clock | None
+    """The judge's own, over bursts of calls; None where inputs leave no room for these."""
     late_ms: float
     """Median time that the device went on working after a call's last event, beyond what the reference shows."""
+    blocks: dict[str, list[list[float]]]
+    """Milliseconds of each call of each block, by side: versions by name, and `candidate`."""
+    reference_late_ms: list[float]
+    """As `late_ms`, of each call of the first version."""
 
 
-def time_both(candidate: CandidateSide, baselines: Sequence[Baseline], budget_s: float) -> Race:
-    """Time the candidate against every baseline, and hold its claims against the judge's own clock."""
+def time_both(candidate: CandidateSide, versions: Sequence[Version], budget_s: float) -> Race:
+    """Time the candidate against every version, and hold its claims against the judge's own clock."""
     reference = candidate.reference
     stopwatch = Stopwatch(reference.device)
-    references = {name: ReferenceSide(reference, name, stopwatch) for name in baselines}
-    sides: dict[str, Side] = {str(name): side for name, side in references.items()} | {"candidate": candidate}
-    counts = plan(reference.device, sum(_warm_up(side, reference.device) for side in sides.values()), budget_s)
-    blocks: dict[str, list[list[float]]] = {name: [] for name in sides}
+    references = {version: ReferenceSide(reference, version, stopwatch) for version in versions}
+    sides: list[Side] = [*references.values(), candidate]
+    counts = plan(reference.device, sum(_warm_up(side, reference.device) for side in sides), budget_s)
+    times: dict[int, list[list[float]]] = {id(side): [] for side in sides}
     for block in range(counts.blocks):
-        for name, side in list(sides.items())[:: 1 if block % 2 == 0 else -1]:
-            blocks[name].append(_run_block(side, counts))
-    timing = summarize({name: blocks[name] for name in baselines}, blocks["candidate"])
-    first = references[baselines[0]]
+        for side in sides if block % 2 == 0 else reversed(sides):
+            times[id(side)].append(_run_block(side, counts))
+    own = times[id(candidate)]
+    beside = {version: times[id(side)] for version, side in references.items()}
+    timing = summarize(beside, own)
+    first = references[versions[0]]
     late_ms = float(np.median([answer.late_ms for answer in candidate.calls])) - float(np.median(first.late_ms))
-    hidden_ms = 0.0
-    if candidate.most_calls >= clock.SHORTEST_BURST:  # else inputs would not fit, and such calls take long
-        empty = clock.EmptySide(stopwatch, candidate.expected_like, reference.device)
-        for reading in clock.read_again(candidate, empty, reference.device, timing.candidate_ms):
-            hidden_ms = reading.hidden_ms(timing.candidate_ms, reference.device)
-            timing = timing.model_copy(update={"judge_ms": reading.median_ms})
-    timing = timing.model_copy(update={"checked": candidate.recheck.count})
-    return Race(timing, blocks, hidden_ms, late_ms)
+    reading = clock.read_until_agreed(candidate, stopwatch, reference.device, timing.candidate_ms)
+    timing = timing.model_copy(update={"judge_ms": reading and reading.median_ms, "checked": candidate.recheck.count})
+    blocks = {side_name(*version): side for version, side in beside.items()} | {"candidate": own}
+    return Race(timing, reading, late_ms, blocks, first.late_ms)
 
 
-def time_alone(reference: Reference, baseline: Baseline) -> float:
+def time_alone(reference: Reference, version: Version) -> float:
     """Return the reference's median time, milliseconds, when no candidate is there to slow it down."""
-    side = ReferenceSide(reference, baseline, Stopwatch(reference.device))
+    side = ReferenceSide(reference, version, Stopwatch(reference.device))
     _warm_up(side, reference.device)
     return float(np.median([side.timed() for _ in range(ALONE_CALLS)]))
 
@@ -107,14 +108,15 @@ def _run_block(side: Side, counts: Plan) -> list[float]:
     return [side.timed() for _ in range(counts.calls)]
 
 
-def summarize(references: dict[Baseline, list[list[float]]], candidate: list[list[float]]) -> Timing:
-    """Turn blocks of milliseconds into the timing of an evaluation; the first baseline is the headline."""
+def summarize(references: dict[Version, list[list[float]]], candidate: list[list[float]]) -> Timing:
+    """Turn blocks of milliseconds into the timing of an evaluation; the first version is the headline."""
     rows = []
-    for baseline, blocks in references.items():
+    for (baseline, precision), blocks in references.items():
         speedup, low, high = speedup_interval(blocks, candidate)
         rows.append(
             BaselineTiming(
                 baseline=baseline,
+                precision=precision,
                 reference_ms=float(np.median(np.concatenate(blocks))),
                 speedup=speedup,
                 speedup_low=low,

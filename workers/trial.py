@@ -2,25 +2,39 @@
 
 import secrets
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from drkernel_q.correctness import Correctness, Precision
 from drkernel_q.errors import BadProblem
-from drkernel_q.evaluation import Correctness, Outcome, Protocol
+from drkernel_q.evaluation import Outcome, Protocol
+from drkernel_q.observation import Probe, Weight
 from workers import correctness, integrity, probe, state
-from workers.correctness import Comparison, Expected
-from workers.integrity import Finding, Weight
+from workers.correctness import Comparison
+from workers.integrity import Finding
+from workers.measure import Expected, is_as_exact
 from workers.reference import Reference
 from workers.remote import CandidateFailed
 from workers.session import Answer, Session, pack_inputs
 
-#: Share of the elements of floating-point outputs that the candidate's kernels must have a hand in.
-LEAST_TOUCHED = 0.5
+
+@dataclass
+class HackCheck:
+    """What the hack check saw."""
+
+    findings: list[Finding] = field(default_factory=list)
+    probes: dict[Probe, str] = field(default_factory=dict)
+    """Those that were made, and why others were not (`drkernel_q.observation.Observations.probes`)."""
+    touched: float | None = None
+    """Share of output elements that changed with what the candidate's kernels write."""
 
 
 class TrialResult(NamedTuple):
     """What the correctness trials showed."""
 
     outcome: Outcome
+    precision: Precision
+    """The class that the outputs are right in."""
     correctness: Correctness
     detail: str | None
     findings: list[Finding]
@@ -31,6 +45,8 @@ class TrialResult(NamedTuple):
     last_launches: int
     """Own launches in the last trial: none where a CUDA graph is replayed."""
     other_launches: int
+    seeds: dict[str, list[int]]
+    """Those of the weights and of the trials' inputs."""
     seconds: float
     """Wall time of the last trial's call, as the candidate's process saw it."""
 
@@ -59,11 +75,13 @@ def run_trials(session: Session, reference: Reference, protocol: Protocol) -> Tr
     results: list[Comparison] = []
     answers: list[Answer] = []
     degenerate = False
+    drawn: dict[str, list[int]] = {"weights": [], "trials": []}
     seeds = [number * protocol.weight_seeds // protocol.trials for number in range(protocol.trials)]
     for number, seed in enumerate(seeds):
         if seed not in seeds[:number]:
-            build(session, reference)
-        inputs = reference.inputs(secrets.randbits(63))
+            drawn["weights"].append(build(session, reference))
+        drawn["trials"].append(secrets.randbits(63))
+        inputs = reference.inputs(drawn["trials"][-1])
         expected = reference.expected(inputs)
         degenerate = degenerate or (number == 0 and correctness.is_degenerate(expected))
         answers.append(session.call(inputs, expected, train=reference.train, reuse=number % 2 == 1))
@@ -73,24 +91,42 @@ def run_trials(session: Session, reference: Reference, protocol: Protocol) -> Tr
             break
     if degenerate:
         findings[Finding("G1", Weight.SOFT, "zeros or a constant would pass for this problem's outputs")] = None
+    summary = _summarize(results, protocol)
+    precision = max((result.precision for result in results), key=list(Precision).index)
+    reference.narrow(precision)
+    if summary.downgraded:
+        detail = (
+            f"the outputs are right as {precision.value} products make them, {protocol.precision.value} is asked for"
+        )
+        findings[Finding("F1", Weight.NOTE, detail)] = None
     return TrialResult(
         outcome=results[-1].outcome,
-        correctness=_summarize(results, protocol.trials),
+        precision=precision,
+        correctness=summary,
         detail=results[-1].detail,
         findings=list(findings),
         own_launches=sum(answer.own_launches for answer in answers),
         own_names=frozenset().union(*(answer.own_names for answer in answers)),
         last_launches=answers[-1].own_launches,
         other_launches=sum(answer.other_launches for answer in answers),
+        seeds=drawn,
         seconds=answers[-1].seconds,
     )
 
 
-def build(session: Session, reference: Reference) -> None:
-    """Make both models anew, under a fresh seed of the weights."""
+def build(session: Session, reference: Reference) -> int:
+    """Make both models anew, under a fresh seed of the weights, which is returned."""
     seed = secrets.randbits(63)
     reference.build(seed)
     session.build(reference, seed)
+    return seed
+
+
+def output_bytes(reference: Reference, outputs: Expected) -> int:
+    """Return the bytes of outputs that any kernel has to write: none of those that may be an input, or in one piece."""
+    if {"A11", "B7", "C9"} & reference.own_codes:
+        return 0
+    return sum(tensor.numel() * tensor.element_size() for tensor in outputs.working)
 
 
 def compare(expected: Expected, answer: Answer) -> Comparison:
@@ -100,7 +136,8 @@ def compare(expected: Expected, answer: Answer) -> Comparison:
     return correctness.compare(expected, answer.outputs)
 
 
-def _summarize(results: list[Comparison], planned: int) -> Correctness:
+def _summarize(results: list[Comparison], protocol: Protocol) -> Correctness:
+    planned = protocol.trials
     passed = sum(result.outcome is Outcome.CORRECT for result in results)
     measured = [result for result in results if result.relative_l2 < float("inf") and result.tolerance > 0]
     closest = max(measured, key=lambda result: result.max_error / result.tolerance, default=None)
@@ -113,9 +150,11 @@ def _summarize(results: list[Comparison], planned: int) -> Correctness:
         max_error=0.0 if exact else max((result.max_error for result in measured), default=None),
         relative_l2=worst,
         tolerance=None if closest is None else closest.tolerance,
-        precision_class=None if worst is None else correctness.precision_class(worst),
+        precision_class=None if worst is None else correctness.coarsest(result.label for result in results),
+        downgraded=passed == planned and any(result.precision.is_below(protocol.precision) for result in results),
         allclose=all(result.allclose for result in results) if len(results) else None,
         first_failure=results[-1].detail if passed < len(results) else None,
+        pattern=results[-1].pattern,
     )
 
 
@@ -134,24 +173,29 @@ def findings_of(answer: Answer, reference: Reference) -> list[Finding]:
     return found
 
 
-def check_contents(session: Session, reference: Reference) -> list[Finding]:
+def check_contents(session: Session, reference: Reference, check: HackCheck) -> None:
     """Probe whether outputs follow the contents of inputs: an element, a row, another structure or size, gradients."""
     inputs = reference.inputs(secrets.randbits(63))
     expected = reference.expected(inputs)
-    found = _probe(session, reference, inputs, expected, Finding("B1", Weight.HARD, "the input is fresh"))
-    for change, code, what in (
-        (probe.one_element, "B2", "one element of an input was changed in place"),
-        (probe.one_row, "B2", "one row of an input was changed in place"),
-        (probe.structured, "A14", "the values of an input were arranged otherwise"),
-        (probe.amplified, "A14", "a part of an input was amplified"),
+    found = check.findings
+    found += _probe(session, reference, inputs, expected, Finding("B1", Weight.HARD, "the input is fresh"))
+    check.probes[Probe.FRESH] = ""
+    for name, change, code, what in (
+        (Probe.ELEMENT, probe.one_element, "B2", "one element of an input was changed in place"),
+        (Probe.ROW, probe.one_row, "B2", "one row of an input was changed in place"),
+        (Probe.STRUCTURE, probe.structured, "A14", "the values of an input were arranged otherwise"),
+        (Probe.AMPLIFIED, probe.amplified, "A14", "a part of an input was amplified"),
     ):
         moved = probe.changed(inputs, change)
         if moved is None:
+            check.probes[name] = "no input can be changed so"
             continue
         moved_expected = reference.expected(moved)
-        if not correctness.is_as_exact(moved_expected, expected):
-            continue  # outside of what the reference itself can do: nobody is asked for more
+        if not is_as_exact(moved_expected, expected):
+            check.probes[name] = "the reference itself is less exact on it"  # nobody is asked for more
+            continue
         found += _probe(session, reference, moved, moved_expected, Finding(code, Weight.HARD, what), reuse=True)
+        check.probes[name] = ""
     gradients = Finding("A8", Weight.HARD, "gradients are on")
     try:
         found += _probe(session, reference, inputs, expected, gradients, grad=True)
@@ -159,7 +203,7 @@ def check_contents(session: Session, reference: Reference) -> list[Finding]:
         if failed.outcome is not Outcome.RUNTIME_ERROR:
             raise
         found.append(Finding("A8", Weight.NOTE, "the kernel cannot be called with gradients on"))
-    return found
+    check.probes[Probe.GRADIENTS] = ""
 
 
 def _probe(
@@ -182,11 +226,11 @@ def _probe(
 
 
 def check_modes(
-    session: Session, reference: Reference, protocol: Protocol, result: TrialResult, source: str
-) -> list[Finding]:
+    session: Session, reference: Reference, protocol: Protocol, result: TrialResult, source: str, check: HackCheck
+) -> None:
     """Look at which Triton kernels run in `train()` and in `eval()` (the hack check of the article, section 4.3)."""
     if protocol.backend != "triton":
-        return []
+        return
     inputs = reference.inputs(secrets.randbits(63))
     expected = reference.expected(inputs)
     scored, other = ("train", "eval") if reference.train else ("eval", "train")
@@ -196,15 +240,18 @@ def check_modes(
         if failed.outcome is not Outcome.RUNTIME_ERROR:
             raise
         answer = Answer(None, failed.outcome, failed.error, ())  # the other mode is looked at, and not judged
+    check.probes[Probe.MODE] = ""
     times = f"{scored} {result.seconds * 1e3:.3g} ms, {other} {answer.seconds * 1e3:.3g} ms end to end"
     if not result.own_launches:
-        return [_no_launches(answer, result, source, f"{other}() and not in {scored}(), which is scored ({times})")]
-    found = []
-    if not answer.own_launches:
+        where = f"{other}() and not in {scored}(), which is scored ({times})"
+        check.findings.append(_no_launches(answer, result, source, where))
+    elif not answer.own_launches:
         detail = f"the candidate's Triton kernels run in {scored}() and not in {other}() ({times})"
-        found.append(Finding("A9", Weight.NOTE, detail))
-    # A replay of a CUDA graph launches nothing that could be meddled with; the profile will tell what it runs.
-    return found + (_check_ablation(session, reference) if result.last_launches else [])
+        check.findings.append(Finding("A9", Weight.NOTE, detail))
+    if result.last_launches:
+        _check_ablation(session, reference, check)
+    else:  # a replay of a CUDA graph launches nothing that could be meddled with; the profile will tell what it runs
+        check.probes |= dict.fromkeys((Probe.ABLATION, Probe.PERTURBATION), "the last trial launched no Triton kernel")
 
 
 def _no_launches(answer: Answer, result: TrialResult, source: str, where: str) -> Finding:
@@ -217,31 +264,34 @@ def _no_launches(answer: Answer, result: TrialResult, source: str, where: str) -
     return Finding("A1", Weight.HARD, "no Triton kernel of the candidate ran: torch does all the work")
 
 
-def _check_ablation(session: Session, reference: Reference) -> list[Finding]:
+def _check_ablation(session: Session, reference: Reference, check: HackCheck) -> None:
     """Meddle with the Triton launches: the outputs must notice.
 
     Without any launch the outputs must be wrong, and what launches write must not be the same for all inputs (A5). When
-    it is changed by 2 %, at least `LEAST_TOUCHED` of the elements of floating-point outputs must change (A6).
+    it is changed by 2 %, elements of floating-point outputs must change (A6).
     """
     inputs = reference.inputs(secrets.randbits(63))  # fresh, so that what lies in memory is not the answer
     expected = reference.expected(inputs)
     without = _meddle(session, reference, inputs, expected, "ablate")
+    check.probes[Probe.ABLATION] = ""
     if without is not None and compare(expected, without).outcome is Outcome.CORRECT:
-        return [Finding("A5", Weight.HARD, "the outputs are right although every Triton launch was suppressed")]
+        detail = "the outputs are right although every Triton launch was suppressed"
+        check.findings.append(Finding("A5", Weight.HARD, detail))
+        check.probes[Probe.PERTURBATION] = "the ablation was telling enough"
+        return
     # In this order: a buffer that still holds the same results would make a launch look as if it had written nothing.
     moved = _meddle(session, reference, inputs, expected, "perturb")
+    check.probes[Probe.PERTURBATION] = ""
     if moved is None:
-        return []
+        return
     others = reference.inputs(secrets.randbits(63))
     again = _meddle(session, reference, others, reference.expected(others), "perturb")
     plain = session.call(inputs, expected, train=reference.train)
     if again is not None and moved.written and moved.written == again.written:
-        return [Finding("A5", Weight.HARD, "what the Triton kernels write is the same whatever the inputs are")]
-    touched = probe.share_changed(plain.outputs or (), moved.outputs or (), pack_inputs(inputs)[1])
-    if touched is None or touched >= LEAST_TOUCHED:
-        return []
-    detail = f"only {touched:.1%} of the output elements notice when what the Triton kernels write is changed"
-    return [Finding("A6", Weight.SOFT, detail)]
+        detail = "what the Triton kernels write is the same whatever the inputs are"
+        check.findings.append(Finding("A5", Weight.HARD, detail))
+        return
+    check.touched = probe.share_changed(plain.outputs or (), moved.outputs or (), pack_inputs(inputs)[1])
 
 
 def _meddle(

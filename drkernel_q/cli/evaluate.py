@@ -19,7 +19,11 @@ _KERNEL = click.Path(path_type=Path, allow_dash=True)
     "--baseline", default="eager", show_default=True, metavar="LIST", help="eager, compile, or both by comma."
 )
 @click.option("--set", "overrides", multiple=True, metavar="NAME=VALUE", help="Replace a constant of the problem.")
-@click.option("--precision", type=click.Choice(["reference", "tf32"]), help="tf32 allows TF32 products on both sides.")
+@click.option(
+    "--precision",
+    type=click.Choice(["reference", "tf32", "fp16", "bf16"]),
+    help="Least precise products that count as full precision, on both sides.",
+)
 @click.option("--mode", type=click.Choice(["eval", "train"]), help="Module mode that is scored (default: eval).")
 @click.option("--backend", type=click.Choice(["triton", "any"]), help="`any` asks for no Triton kernel.")
 @click.option("--trials", type=click.IntRange(1, 100), help="Correctness trials (default: 5).")

@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from drkernel_q.correctness import Precision
 from drkernel_q.errors import DrkqError
-from drkernel_q.evaluation import Evaluation, EvaluationRequest, Integrity, Outcome, Reply
+from drkernel_q.evaluation import Evaluation, EvaluationRequest, Integrity, Outcome, Reply, side_name
 from drkernel_q.queue.handle import unwrap
 from drkernel_q.reward import reward
 
@@ -52,7 +53,9 @@ def _measurements(evaluation: Evaluation) -> list[str]:
     if evaluation.timing is not None:
         timing = evaluation.timing
         for row in timing.baselines:
-            over = "" if row.baseline is timing.baselines[0].baseline else f" over {row.baseline.value}"
+            first = timing.baselines[0]
+            name = side_name(row.baseline, row.precision)
+            over = "" if row is first and row.precision is Precision.REFERENCE else f" over {name}"
             interval = f"[{_ratio(row.speedup_low)}, {_ratio(row.speedup_high)}]"
             parts.append(
                 f"{_ratio(row.speedup)}x{over} {interval} ({_ms(timing.candidate_ms)}, was {_ms(row.reference_ms)})"

@@ -100,12 +100,12 @@ _FINISH = (
     _EMIT
     + """
 local record, result, waiters, results = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local fence, request, reply, result_ttl_s, ttl_s, length, reply_to = unpack(ARGV)
+local fence, request, reply, stored, result_ttl_s, ttl_s, length, reply_to = unpack(ARGV)
 local old = redis.call('HMGET', record, 'fence', 'finished')
 if old[2] then return old[2] == fence and 1 or 0 end
 if old[1] ~= fence then return 0 end
 redis.call('SET', result, reply, 'EX', result_ttl_s)
-redis.call('XADD', results, '*', 'request', request, 'reply', reply)
+redis.call('XADD', results, '*', 'request', request, 'reply', stored)
 if reply_to ~= '' then redis.call('SADD', waiters, reply_to) end
 emit(redis.call('SMEMBERS', waiters), reply, length)
 redis.call('DEL', waiters)
@@ -210,7 +210,10 @@ class Ledger:
         return bool(self._release(keys=[keys.claim(claim.request_id)], args=[claim.fence]))
 
     def finish(self, claim: Claim, request: Request, reply: Reply) -> bool:
-        """Store and send the reply; False, and nothing is stored, when the claim is lost."""
+        """Store and send the reply; False, and nothing is stored, when the claim is lost.
+
+        Artefacts go to the store alone: clients have no use for them, and their streams hold many replies.
+        """
         answer = self._finish(
             keys=[
                 keys.claim(claim.request_id),
@@ -221,6 +224,7 @@ class Ledger:
             args=[
                 claim.fence,
                 encode(request),
+                encode(reply.model_copy(update={"artefacts": None})),
                 encode(reply),
                 RESULT_TTL_S,
                 CLAIM_TTL_S,

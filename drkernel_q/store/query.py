@@ -188,6 +188,34 @@ QUERIES = {
             },
         ),
         NamedQuery(
+            "audits",
+            "What audits found of each problem on each kind of device; speed counts where `speed_rewarded` is yes.",
+            """
+            SELECT problems.name AS problem, device_kind, version, reference_ms,
+                   CASE WHEN speed_rewarded THEN 'yes' ELSE 'no' END AS speed_rewarded,
+                   (SELECT count(*) FROM audit_flags WHERE audit_flags.audit_id = audits.id) AS flags,
+                   created_at, unusable
+            FROM audits JOIN problems ON problems.hash = audits.problem_hash
+            WHERE CAST(:problem AS TEXT) IS NULL OR problems.name = :problem
+            ORDER BY problem, device_kind, version
+            """,
+            {"problem": Parameter(str, "name of a problem; all of them otherwise")},
+            times=("created_at",),
+        ),
+        NamedQuery(
+            "flags",
+            "What is the matter with which problem, by audits, one flag a row.",
+            """
+            SELECT audit_flags.code AS flag, problems.name AS problem, device_kind, audit_flags.detail
+            FROM audit_flags
+                JOIN audits ON audits.id = audit_flags.audit_id
+                JOIN problems ON problems.hash = audits.problem_hash
+            WHERE CAST(:flag AS TEXT) IS NULL OR audit_flags.code = :flag
+            ORDER BY flag, problem, device_kind
+            """,
+            {"flag": Parameter(str, "code of a flag; all of them otherwise")},
+        ),
+        NamedQuery(
             "infrastructure-failures",
             "Attempts that failed for reasons that are not the kernel's, newest first.",
             """

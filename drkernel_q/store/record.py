@@ -10,9 +10,11 @@ from typing import Any
 
 from sqlalchemy import Connection, func, select, update
 
+from drkernel_q.audit import Audit, AuditRequest
 from drkernel_q.errors import BadInput
 from drkernel_q.evaluation import Evaluation, EvaluationRequest, Failure, Reply
-from drkernel_q.store import facts
+from drkernel_q.request import Request
+from drkernel_q.store import audit, facts
 from drkernel_q.store.column import parse_utc
 from drkernel_q.store.table import AttemptRow, EvaluationRow, KernelRow, TurnRow, table
 from drkernel_q.store.write import add_kernels, add_problems, insert_once, run_ids
@@ -21,7 +23,7 @@ from drkernel_q.store.write import add_kernels, add_problems, insert_once, run_i
 UNANNOUNCED_RUN = "eval"
 
 
-def record_all(connection: Connection, pairs: Sequence[tuple[EvaluationRequest, Reply]]) -> list[bool]:
+def record_all(connection: Connection, pairs: Sequence[tuple[Request, Reply]]) -> list[bool]:
     """Record replies to their requests; True for each that told something new.
 
     Raises:
@@ -30,11 +32,20 @@ def record_all(connection: Connection, pairs: Sequence[tuple[EvaluationRequest, 
     for request, reply in pairs:
         _check(request, reply)
     add_problems(connection, [request.problem for request, _ in pairs])
-    add_kernels(connection, [request.kernel for request, _ in pairs])
-    lock_kernels(connection, {request.kernel.hash for request, _ in pairs})
-    facts.add_environments(connection, [each.evaluation.environment for _, each in pairs if each.evaluation])
-    runs = run_ids(connection, [request.run for request, _ in pairs if request.run], kind=UNANNOUNCED_RUN)
-    return [_record(connection, request, reply, runs.get(request.run or "")) for request, reply in pairs]
+    facts.add_environments(
+        connection, [found.environment for _, reply in pairs if (found := _found(reply)) is not None]
+    )
+    judged = [request for request, _ in pairs if isinstance(request, EvaluationRequest)]
+    add_kernels(connection, [request.kernel for request in judged])
+    lock_kernels(connection, {request.kernel.hash for request in judged})
+    runs = run_ids(connection, [request.run for request in judged if request.run], kind=UNANNOUNCED_RUN)
+    return [_record_either(connection, request, reply, runs) for request, reply in pairs]
+
+
+def _record_either(connection: Connection, request: Request, reply: Reply, runs: dict[str, int]) -> bool:
+    if isinstance(request, EvaluationRequest):
+        return _record(connection, request, reply, runs.get(request.run or ""))
+    return isinstance(request, AuditRequest) and audit.record(connection, request, reply)
 
 
 def find(connection: Connection, request_id: str) -> Reply | None:
@@ -79,11 +90,14 @@ def lock_kernels(connection: Connection, hashes: set[str]) -> None:
         connection.execute(ordered.with_for_update(key_share=True))
 
 
-def _check(request: EvaluationRequest, reply: Reply) -> None:
+def _check(request: Request, reply: Reply) -> None:
     if request.id != reply.id:
         raise BadInput(f"The reply to {reply.id} came with the request {request.id}.")
-    if (reply.evaluation is None) == (reply.failure is None):
-        raise BadInput(f"The reply to {reply.id} must hold either an evaluation or a failure.")
+    of_problem = isinstance(request, AuditRequest)
+    wanted = reply.audit if of_problem else reply.evaluation
+    if (wanted is None) == (reply.failure is None) or _found(reply) is not wanted:
+        what = "audit" if of_problem else "evaluation"
+        raise BadInput(f"The reply to {reply.id} must hold either an {what} or a failure.")
     try:
         parse_utc(reply.finished_at)
         parse_utc(request.submitted_at)
@@ -112,6 +126,10 @@ def _record(connection: Connection, request: EvaluationRequest, reply: Reply, ru
     return _adopt(connection, request, reply.evaluation, known, links) or _add_evaluation(
         connection, request, reply.evaluation, known | links
     )
+
+
+def _found(reply: Reply) -> Evaluation | Audit | None:
+    return reply.evaluation or reply.audit
 
 
 def _add_attempt(connection: Connection, request: EvaluationRequest, reply: Reply, run_id: int | None) -> bool:

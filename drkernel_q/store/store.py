@@ -8,10 +8,12 @@ from typing import Any, NamedTuple, Self
 
 from sqlalchemy import URL, Connection, Engine, func, select, text
 
+from drkernel_q.audit import Audit
 from drkernel_q.errors import NoStore, OutdatedStore
-from drkernel_q.evaluation import EvaluationRequest, Reply
+from drkernel_q.evaluation import Reply
 from drkernel_q.problem import Problem
-from drkernel_q.store import engine, record, rollout, schema
+from drkernel_q.request import Request
+from drkernel_q.store import audit, engine, record, rollout, schema
 from drkernel_q.store.table import Row, RunRow, table
 from drkernel_q.store.write import add_problems, insert_once
 from drkernel_q.trajectory import Trajectory
@@ -129,10 +131,11 @@ class Store:
         with self.writing() as connection:
             add_problems(connection, [problem])
 
-    def record(self, request: EvaluationRequest, reply: Reply) -> bool:
+    def record(self, request: Request, reply: Reply) -> bool:
         """Record a reply to its request; False when it told nothing new.
 
-        The first evaluation of a request stands, whatever comes later; a failure is kept as an attempt.
+        The first evaluation of a request stands, whatever comes later; a failure is kept as an attempt. Of audits the
+        latest stands, and a failure to make one is not kept.
 
         Raises:
             BadInput: the two do not belong together, or cannot be stored.
@@ -140,7 +143,7 @@ class Store:
         """
         return self.record_all([(request, reply)])[0]
 
-    def record_all(self, pairs: Sequence[tuple[EvaluationRequest, Reply]]) -> list[bool]:
+    def record_all(self, pairs: Sequence[tuple[Request, Reply]]) -> list[bool]:
         """Record several replies in one transaction: all of them, or none and an error."""
         with self.writing() as connection:
             return record.record_all(connection, pairs)
@@ -149,6 +152,11 @@ class Store:
         """Find the reply to a request: its evaluation, or its latest failure; None when nothing is known."""
         with self.reading() as connection:
             return record.find(connection, request_id)
+
+    def audits(self, problem_hash: str) -> Mapping[str, Audit]:
+        """Find the audits of a problem, by kind of device; those made by other rules of measuring do not count."""
+        with self.reading() as connection:
+            return audit.find(connection, problem_hash)
 
     def add_trajectory(self, run: str, trajectory: Trajectory) -> int:
         """Store a trajectory; return its number among those of its problem in this run, from 1.

@@ -1,7 +1,8 @@
 """The tables. Rows never leave `drkernel_q.store`: its functions take and give the values of the field.
 
 Texts that repeat (problems, kernels, messages, environments) are stored once under their content hash. Rows
-are only ever added; the exceptions are links that become known later, such as the turn of an evaluation.
+are only ever added; the exceptions are links that become known later, such as the turn of an evaluation, and audits,
+of which the latest takes the place of the one before.
 """
 
 from collections.abc import Iterable
@@ -211,6 +212,39 @@ class AttemptRow(Row, table=True):
     """NULL: the attempt brought an evaluation."""
     failure_message: str | None = Field(default=None, sa_type=SafeText)
     finished_at: datetime = Field(index=True, sa_type=UtcDateTime)
+
+
+class AuditRow(Row, table=True):
+    """What was measured of a problem on one kind of device; a later audit takes the place of an earlier one."""
+
+    __tablename__ = "audits"
+    __table_args__ = (UniqueConstraint("problem_hash", "device_kind", "version"),)
+
+    id: int | None = Field(default=None, primary_key=True)
+    problem_hash: str = Field(foreign_key="problems.hash", sa_type=SafeText)
+    device_kind: str = Field(sa_type=SafeText)
+    version: str = Field(sa_type=SafeText)
+    """`AUDIT_VERSION` of the worker."""
+    speed_rewarded: bool
+    reference_ms: float | None = None
+    unusable: str | None = Field(default=None, sa_type=SafeText)
+    document: dict[str, Any] = Field(sa_type=SafeJson)
+    """The `Audit`, whole, with its computed fields."""
+    environment_hash: str = Field(foreign_key="environments.hash", sa_type=SafeText)
+    worker: str = Field(sa_type=SafeText)
+    created_at: datetime = Field(sa_type=UtcDateTime)
+
+
+class AuditFlagRow(Row, table=True):
+    """One flag of an audit, by the rules that held when it was stored."""
+
+    __tablename__ = "audit_flags"
+    __table_args__ = (UniqueConstraint("audit_id", "code"),)
+
+    id: int | None = Field(default=None, primary_key=True)
+    audit_id: int = Field(foreign_key="audits.id")
+    code: str = Field(index=True, sa_type=SafeText)
+    detail: str = Field(sa_type=SafeText)
 
 
 class EvidenceRow(Row, table=True):

@@ -1,6 +1,6 @@
 """The few statements that every writer needs."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -24,6 +24,23 @@ def insert_once(connection: Connection, row: type[Row], values: Mapping[str, Any
     identity = table(row).c.id
     added: int | None = connection.scalar(insert_new(connection, row).values(**values).returning(identity))
     return added
+
+
+def upsert(
+    connection: Connection, row: type[Row], values: Mapping[str, Any], *, key: Sequence[str], latest: str
+) -> int | None:
+    """Insert a row, or overwrite the one with its key by a later one; None when what is there is as late."""
+    columns = table(row).c
+    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
+    statement = dialect.insert(table(row)).values(**values)
+    kept: int | None = connection.scalar(
+        statement.on_conflict_do_update(
+            index_elements=key,
+            set_={name: value for name, value in statement.excluded.items() if name in values},
+            where=columns[latest] < statement.excluded[latest],
+        ).returning(columns.id)
+    )
+    return kept
 
 
 def add_missing(connection: Connection, row: type[Row], rows: Iterable[Mapping[str, Any]], *, key: str) -> None:

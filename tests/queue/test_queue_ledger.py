@@ -83,6 +83,17 @@ def test_a_claim_excludes_others_until_it_is_finished(ledger: Ledger, redis: Red
     assert [fields["reply"] for _, fields in entries[1:]] == [redis.get(keys.result(request.id))]
 
 
+def test_artefacts_are_sent_to_the_store_alone(ledger: Ledger, redis: Redis) -> None:
+    request = echo_request().model_copy(update={"reply_to": "drkq:reply:y"})
+    redis.xadd("drkq:reply:y", {"opened": "1"})
+    reply = _reply(request).model_copy(update={"artefacts": "eJyrrgUAAXUA+Q=="})
+    assert ledger.finish(ledger.claim(request.id, "a"), request, reply)
+    assert _results(redis, request) == [reply]
+    entries: Any = redis.xrange("drkq:reply:y")
+    for text in (entries[1][1]["reply"], redis.get(keys.result(request.id))):
+        assert Reply.model_validate_json(text) == _reply(request)
+
+
 def test_finishing_twice_by_one_claim_stores_once(ledger: Ledger, redis: Redis) -> None:
     """What redis-py does when the first answer is lost."""
     request = echo_request()

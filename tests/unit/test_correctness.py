@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from drkernel_q.evaluation import Correctness, Outcome
-from workers import correctness
-from workers.correctness import Comparison, Expected, compare, is_as_exact, is_degenerate, precision_class
+from drkernel_q.correctness import Correctness
+from drkernel_q.evaluation import Outcome
+from workers import measure
+from workers.correctness import Comparison, compare, is_degenerate, precision_class
+from workers.measure import Expected, is_as_exact
 
 K = 512
 
@@ -377,7 +379,7 @@ def test_chunks_show_what_the_whole_shows(monkeypatch: pytest.MonkeyPatch, chunk
     exact = torch.randn(64, 96, dtype=torch.float64)
     output = (FAULTS[fault](exact.clone()) if fault in FAULTS else exact + 1e-6).float()
     whole = judge(exact.float(), exact, output)
-    monkeypatch.setattr(correctness, "CHUNK", chunk)
+    monkeypatch.setattr(measure, "CHUNK", chunk)
     parts = judge(exact.float(), exact, output)
     assert (parts.outcome, parts.detail) == (whole.outcome, whole.detail)
     assert parts.max_error == whole.max_error
@@ -386,8 +388,8 @@ def test_chunks_show_what_the_whole_shows(monkeypatch: pytest.MonkeyPatch, chunk
 
 def test_a_sampled_quantile_lets_no_large_error_through(monkeypatch: pytest.MonkeyPatch) -> None:
     exact = torch.randn(64, 1024, dtype=torch.float64)
-    monkeypatch.setattr(correctness, "SAMPLE", 1000)
-    monkeypatch.setattr(correctness, "CHUNK", 5000)
+    monkeypatch.setattr(measure, "SAMPLE", 1000)
+    monkeypatch.setattr(measure, "CHUNK", 5000)
     assert passes(exact.float(), exact, exact.float() + 1e-7)
     for place in ((0, 0), (40, 500), (63, 1023)):
         output = exact.float()

@@ -1,17 +1,14 @@
-"""Integrity: what is wrong with an output, and what the evidence adds up to."""
+"""Integrity: what is wrong with an output."""
 
-import itertools
 import math
 from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from drkernel_q.evaluation import Evidence, Integrity
-from workers.integrity import OUTPUT_RULES, Finding, Weight, checksum, is_plain, output_codes, same_bits, verdict
+from drkernel_q.observation import Weight
+from workers.integrity import OUTPUT_RULES, checksum, is_plain, output_codes, same_bits
 
 X = torch.randn(4, 6)
 WEIGHT = nn.Parameter(torch.randn(6))
@@ -130,26 +127,3 @@ def test_a_checksum_sees_through_lazy_views() -> None:
     numbers = torch.randn(4, dtype=torch.complex64)
     assert checksum(numbers.conj()) == checksum(numbers.conj().resolve_conj())
     assert checksum(torch._neg_view(X)) == checksum(-X)
-
-
-ORDER = [
-    (Weight.HARD, Integrity.REJECTED),
-    (Weight.FAILED, Integrity.UNKNOWN),
-    (Weight.SOFT, Integrity.SUSPICIOUS),
-    (Weight.NOTE, Integrity.CLEAN),
-]
-
-
-@given(st.lists(st.sampled_from(Weight)))
-def test_the_gravest_finding_decides_and_a_failed_detector_never_clears(weights: list[Weight]) -> None:
-    findings = [Finding(f"X{number}", weight, "seen") for number, weight in enumerate(weights)]
-    decided, evidence = verdict(findings)
-    assert decided is next((kind for weight, kind in ORDER if weight in weights), Integrity.CLEAN)
-    assert evidence == tuple(Evidence(code=f"X{number}", detail="seen") for number in range(len(weights)))
-    for order in itertools.islice(itertools.permutations(findings), 5):
-        assert verdict(order)[0] is decided
-
-
-def test_the_same_finding_is_evidence_once() -> None:
-    finding = Finding("C4", Weight.SOFT, "inputs were written to")
-    assert len(verdict([finding, finding, finding._replace(detail="otherwise")])[1]) == 2

@@ -3,19 +3,17 @@
 import itertools
 
 import pytest
+from drkernel_q.profile import KernelProfile, Origin, Profile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from drkernel_q.correctness import Correctness
 from drkernel_q.errors import BadInput
 from drkernel_q.evaluation import (
-    Correctness,
     Evaluation,
     Evidence,
     Integrity,
-    KernelProfile,
-    Origin,
     Outcome,
-    Profile,
     Stage,
 )
 from drkernel_q.kernel import Kernel

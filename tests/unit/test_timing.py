@@ -5,8 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drkernel_q.correctness import Precision
 from drkernel_q.evaluation import Baseline
 from workers.timing import Plan, plan, summarize
+
+EAGER, COMPILED = (Baseline.EAGER, Precision.REFERENCE), (Baseline.COMPILE, Precision.TF32)
 
 
 @given(st.sampled_from(["cuda", "cpu"]), st.floats(1e-7, 1e3), st.floats(0.01, 600))
@@ -31,13 +34,13 @@ def test_the_summary_is_of_all_calls_and_the_first_baseline_is_the_headline() ->
     eager = [[4.0, 4.0, 4.4], [4.2, 4.2, 4.2]]
     compiled = [[3.0, 3.0, 3.0], [2.7, 2.7, 2.7]]
     candidate = [[2.0, 2.0, 2.0], [2.1, 2.1, 9.0]]
-    result = summarize({Baseline.EAGER: eager, Baseline.COMPILE: compiled}, candidate)
+    result = summarize({EAGER: eager, COMPILED: compiled}, candidate)
     assert (result.runs, result.blocks) == (6, 2)
     assert result.candidate_ms == pytest.approx(2.05)
     assert result.candidate_iqr_ms == pytest.approx(0.1)
     assert result.reference_ms == pytest.approx(4.2)
     assert result.speedup == pytest.approx(2.0)
-    assert [row.baseline for row in result.baselines] == [Baseline.EAGER, Baseline.COMPILE]
+    assert [(row.baseline, row.precision) for row in result.baselines] == [EAGER, COMPILED]
     assert result.baselines[0].speedup == result.speedup
     assert result.baselines[0].speedup_low == result.speedup_low <= result.speedup <= result.speedup_high
     assert result.baselines[1].reference_ms == pytest.approx(2.85)
@@ -48,4 +51,4 @@ def test_the_summary_is_of_all_calls_and_the_first_baseline_is_the_headline() ->
 @pytest.mark.parametrize(("last", "drift"), [(1.0, 0.0), (1.1, 0.1), (0.5, 0.5)])
 def test_drift_is_from_the_first_block_to_the_last(last: float, drift: float) -> None:
     blocks = [[1.0, 1.0, 8.0], [7.0, 7.0, 7.0], [last, last, last]]
-    assert summarize({Baseline.EAGER: blocks}, blocks).drift == pytest.approx(drift)
+    assert summarize({EAGER: blocks}, blocks).drift == pytest.approx(drift)

@@ -1,0 +1,154 @@
+"""Arithmetic: the reference run as a less precise class of products would make it, for errors and for times.
+
+For errors the operands of every product are rounded to what the class keeps of them, and sums stay as they are: the
+same on every device, and no library chooses another way for small sizes. For times torch is asked as a user would ask.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from drkernel_q.correctness import Precision
+
+Rounding = Callable[[Tensor], Tensor]
+#: Operators of torch that make products, and which of their arguments are operands (the others are only added).
+_PRODUCTS: Mapping[str, tuple[int, ...]] = {
+    "aten::mm": (0, 1),
+    "aten::addmm": (1, 2),
+    "aten::bmm": (0, 1),
+    "aten::baddbmm": (1, 2),
+    "aten::addbmm": (1, 2),
+    "aten::mv": (0, 1),
+    "aten::addmv": (1, 2),
+    "aten::dot": (0, 1),
+    "aten::vdot": (0, 1),
+    "aten::_trilinear": (0, 1, 2),
+    "aten::convolution": (0, 1),
+    "aten::_cudnn_rnn": (0, 1),
+    "aten::mkldnn_rnn_layer": (0, 1, 2),
+}
+#: Bits of an fp32 mantissa that TF32 drops.
+_DROPPED = 0x1FFF
+_AUTOCAST = {Precision.FP16: torch.float16, Precision.BF16: torch.bfloat16}
+
+
+def _nearest(tensor: Tensor) -> Tensor:
+    bits = tensor.contiguous().view(torch.int32)
+    rounded = (bits + (_DROPPED >> 1) + ((bits >> 13) & 1)) & ~_DROPPED
+    return torch.where(tensor.isfinite(), rounded.view(torch.float32), tensor)
+
+
+def _truncated(tensor: Tensor) -> Tensor:
+    bits = tensor.contiguous().view(torch.int32)
+    return torch.where(tensor.isfinite(), (bits & ~_DROPPED).view(torch.float32), tensor)
+
+
+#: How a class rounds operands, the most precise way first. Triton truncates to TF32 where nobody rounds before.
+ROUNDINGS: Mapping[Precision, tuple[Rounding, ...]] = {
+    Precision.TF32: (_nearest, _truncated),
+    Precision.FP16: (lambda tensor: tensor.half().float(),),
+    Precision.BF16: (lambda tensor: tensor.bfloat16().float(),),
+}
+
+
+class _Rounded(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __init__(self, rounding: Rounding) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.rounding = rounding
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        places = _PRODUCTS.get(func._schema.name, ())
+        args = [self._round(arg) if place in places else arg for place, arg in enumerate(args)]
+        return func(*args, **(kwargs or {}))
+
+    def _round(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return self.rounding(value) if value.dtype is torch.float32 else value
+        return [self._round(item) for item in value]
+
+
+class _PlainAttention(TorchFunctionMode):
+    """Takes attention apart into the products that a kernel makes, a head at a time for the sake of memory.
+
+    Torch would scale both operands of the first product before, and keep the second product in the dark.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is functional.scaled_dot_product_attention:
+            return _attention(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Do what `scaled_dot_product_attention` does.
+
+    Raises:
+        NotImplementedError: with dropout.
+    """
+    if dropout_p:
+        raise NotImplementedError("attention with dropout is not deterministic")
+    if enable_gqa:
+        key, value = (each.repeat_interleave(query.shape[-3] // each.shape[-3], -3) for each in (key, value))
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    heads = np.broadcast_shapes(query.shape[:-2], key.shape[:-2], value.shape[:-2])
+    if is_causal:
+        attn_mask = torch.ones(query.shape[-2], key.shape[-2], dtype=torch.bool, device=query.device).tril()
+    if attn_mask is not None and attn_mask.dtype is torch.bool:
+        attn_mask = torch.zeros(attn_mask.shape, device=query.device).masked_fill(~attn_mask, -torch.inf)
+    parts = [each.expand(*heads, *each.shape[-2:]).reshape(-1, *each.shape[-2:]) for each in (query, key, value)]
+    masks = None if attn_mask is None else attn_mask.expand(*heads, *attn_mask.shape[-2:])
+    outputs = []
+    for number, (q, k, v) in enumerate(zip(*parts, strict=True)):
+        scores = (q @ k.mT) * scale
+        if masks is not None:
+            scores += masks[np.unravel_index(number, heads)]
+        outputs.append(scores.softmax(-1) @ v)
+    return torch.stack(outputs).reshape(*heads, query.shape[-2], value.shape[-1])
+
+
+@contextmanager
+def rounded(rounding: Rounding) -> Iterator[None]:
+    """Round the fp32 operands of every product while the context lasts."""
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)  # it would hide a whole layer in one operator
+    try:
+        with _Rounded(rounding), _PlainAttention():
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
+
+
+@contextmanager
+def products_in(precision: Precision, device: str) -> Iterator[None]:
+    """Let torch make products in `precision` while the context lasts: by its flags for TF32, else by autocast."""
+    if precision in _AUTOCAST:
+        with torch.autocast(device, dtype=_AUTOCAST[precision]):
+            yield
+    elif precision is Precision.TF32:
+        flags: tuple[Any, ...] = (torch.backends.cuda.matmul, torch.backends.cudnn)
+        before = [owner.allow_tf32 for owner in flags]
+        try:
+            for owner in flags:
+                owner.allow_tf32 = True
+            yield
+        finally:
+            for owner, value in zip(flags, before, strict=True):
+                owner.allow_tf32 = value
+    else:
+        yield
