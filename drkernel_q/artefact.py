@@ -33,9 +33,17 @@ class ProfileRow(Value):
 
     name: str
     operator: str | None
-    """Torch operator that launched it."""
+    """Operator that launched it."""
     device_us: float
     times: int
+    memory: bool = False
+    """Whether it is a copy or a fill."""
+    graph: bool = False
+    """Whether it came from a CUDA graph."""
+    threads: int | None = None
+    """Threads of a block."""
+    registers: int | None = None
+    """Registers of a thread."""
 
 
 class Artefacts(Value):

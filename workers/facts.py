@@ -6,8 +6,9 @@ from drkernel_q import rules
 from drkernel_q.artefact import Artefacts, pack
 from drkernel_q.correctness import Correctness
 from drkernel_q.environment import Environment
-from drkernel_q.evaluation import Evaluation, Integrity, Outcome, Profile, Protocol, Timing
+from drkernel_q.evaluation import Evaluation, Integrity, Outcome, Protocol, Timing
 from drkernel_q.observation import Evidence, Observations
+from drkernel_q.profile import Profile
 from workers.integrity import Finding
 from workers.trial import HackCheck
 

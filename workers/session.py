@@ -13,7 +13,7 @@ from drkernel_q.errors import TimedOut
 from drkernel_q.evaluation import Outcome
 from workers import integrity, state
 from workers.measure import Expected
-from workers.profiling import Row
+from workers.recording import Recording, read_recording
 from workers.reference import Reference
 from workers.remote import CandidateFailed, RemoteCandidate, claimed_text
 from workers.shared import PIN_BYTES, Segment, TensorSpec, flatten, layout, scalars_of, shape_of, specs_from
@@ -54,6 +54,8 @@ class Answer(NamedTuple):
     """Their names."""
     other_launches: int = 0
     """Launches of other Triton functions."""
+    compiled: int = 0
+    """Triton kernels that were loaded onto the device during a timed call."""
     seconds: float = 0.0
 
 
@@ -146,16 +148,15 @@ class Session:
         answer = self._answer(reply, expected, sink)
         return answer._replace(changed=reply.get("changed") is not False, written=written, seconds=seconds)
 
-    def profile(self, *, on: bool) -> list[Row]:
-        """Start to profile the timed calls that follow, or stop and return device activity inside of them."""
-        reply = self._ask("profile", {"on": on})
-        if on:
-            return []
+    def start_profile(self) -> None:
+        """Let the process record what its device does in the timed calls that follow."""
+        self._ask("profile", {"on": True})
+
+    def stop_profile(self) -> Recording:
+        """End the recording and return it."""
+        reply = self._ask("profile", {"on": False})
         with _reading("profile"):
-            return [
-                Row(claimed_text(name), None if operator is None else claimed_text(operator), _number(us), int(times))
-                for name, operator, us, times in reply["rows"]
-            ]
+            return read_recording(reply)
 
     def arm(self, segment: Segment, skeletons: Sequence[Any], specs: Sequence[TensorSpec], slots: int) -> None:
         """Show the process where the inputs of timed calls will appear, and how many buffers take turns."""
@@ -172,8 +173,8 @@ class Session:
             milliseconds = _number(reply["ms"])
             if not SHORTEST_MS <= milliseconds <= most_ms:
                 raise ValueError(f"{milliseconds:.3g} ms within {most_ms:.3g} ms")
-            late_ms = _number(reply["late_ms"])
-        return milliseconds, self._claims(reply)._replace(late_ms=late_ms)
+            late_ms, compiled = _number(reply["late_ms"]), int(reply["compiled"])
+        return milliseconds, self._claims(reply)._replace(late_ms=late_ms, compiled=compiled)
 
     def preload(self, segment: Segment, sets: Sequence[Sequence[TensorSpec]]) -> None:
         """Let the process copy sets of inputs to the device, for the burst that follows."""

@@ -12,7 +12,8 @@ from typing import Any, get_args
 from sqlalchemy import CheckConstraint, MetaData, Table, UniqueConstraint, inspect
 from sqlmodel import Field, SQLModel
 
-from drkernel_q.evaluation import Failure, Integrity, Origin, Outcome
+from drkernel_q.evaluation import Failure, Integrity, Outcome
+from drkernel_q.profile import Origin
 from drkernel_q.store.column import PackedFloats, PackedInts, SafeJson, SafeText, UtcDateTime
 from drkernel_q.trajectory import Message
 
