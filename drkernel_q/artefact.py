@@ -3,7 +3,6 @@
 It travels packed (JSON under zlib) beside an evaluation, and never in its document.
 """
 
-import base64
 import json
 import zlib
 
@@ -63,8 +62,8 @@ class Artefacts(Value):
     """How many items of a field were left out for want of room."""
 
 
-def pack(artefacts: Artefacts) -> str:
-    """Compress to about `MAX_BYTES` at most, as base64; what has to go is counted in `dropped`."""
+def pack(artefacts: Artefacts) -> bytes:
+    """Compress to about `MAX_BYTES` at most; what has to go is counted in `dropped`."""
     kept = _capped(artefacts)
     packed = _compressed(kept)
     for name in _DROPPABLE:
@@ -72,17 +71,17 @@ def pack(artefacts: Artefacts) -> str:
             break
         kept = _without(kept, name)
         packed = _compressed(kept)
-    return base64.b64encode(packed).decode()
+    return packed
 
 
-def unpack(packed: str) -> Artefacts:
+def unpack(packed: bytes) -> Artefacts:
     """Undo `pack`.
 
     Raises:
         ValueError: it is nothing that `pack` made.
     """
     try:
-        return Artefacts.model_validate_json(zlib.decompress(base64.b64decode(packed, validate=True)))
+        return Artefacts.model_validate_json(zlib.decompress(packed))
     except zlib.error as error:
         raise ValueError(f"these are no packed artefacts: {error}") from error
 

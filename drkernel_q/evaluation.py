@@ -240,7 +240,7 @@ class Reply(Value):
     evaluation: Evaluation | None = None
     """For an `EvaluationRequest`."""
     artefacts: str | None = None
-    """Raw measurements behind the evaluation, packed (`drkernel_q.artefact`); only the store is sent them."""
+    """Raw measurements behind it, packed (`drkernel_q.artefact`), as base64; only the store is sent them."""
     audit: Audit | None = None
     """For an `AuditRequest`."""
     failure: Failure | None = None

@@ -1,5 +1,6 @@
 """Facts: what a judge has found so far, and the evaluation and artefacts that they become."""
 
+import base64
 from typing import Any
 
 from drkernel_q import rules
@@ -60,5 +61,5 @@ class Facts:
         )
 
     def artefacts(self) -> str:
-        """Pack what was measured in the raw."""
-        return pack(Artefacts(**self.raw))
+        """Pack what was measured in the raw, as base64."""
+        return base64.b64encode(pack(Artefacts(**self.raw))).decode()
