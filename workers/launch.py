@@ -124,6 +124,15 @@ def perturbed(device: str) -> Iterator[list[int]]:
         yield checksums
 
 
+def launch_types(device: str) -> tuple[Any, ...]:
+    """Return the classes that launches of Triton kernels go through."""
+    if device == "cpu":
+        return (function_type(device),)
+    from triton.compiler import CompiledKernel
+
+    return function_type(device), CompiledKernel
+
+
 def function_type(device: str) -> Any:
     """Return the class whose `run` every launch goes through."""
     if device == "cpu":
