@@ -4,8 +4,8 @@
 
 Prints one row for each kind of noise and plan: coverage, width (median, in percent of the speedup) and spread of the
 estimate (standard deviation and median error, percent) of `drkernel_q.speedup.speedup_interval`; beside it, coverage
-and spread of other ways: the same interval around the mean or the median of the block ratios, and the bootstrap over
-blocks and calls that drkq used before.
+and spread of other ways: Student's t around the mean, around the median, and around the Hodges-Lehmann median (over the
+means of all pairs) of the block ratios, and the bootstrap over blocks and calls that drkq used before.
 """
 
 import sys
@@ -75,6 +75,12 @@ def around(center: Callable[[Array], float]) -> Callable[[Array, Array], tuple[f
     return way
 
 
+def hodges_lehmann(values: Array) -> float:
+    """The median over the means of all pairs, each value with itself included."""
+    first, second = np.triu_indices(len(values))
+    return float(np.median((values[first] + values[second]) / 2))
+
+
 def bootstrap(reference: Array, candidate: Array) -> tuple[float, float, float]:
     """The median over blocks, with an interval that resamples blocks and the calls within them."""
     generator = np.random.default_rng(0)
@@ -90,7 +96,13 @@ def bootstrap(reference: Array, candidate: Array) -> tuple[float, float, float]:
     return float(np.exp(middle)), float(np.exp(low)), float(np.exp(high))
 
 
-WAYS = {"drkq": current, "mean": around(np.mean), "median": around(np.median), "bootstrap": bootstrap}
+WAYS = {
+    "drkq": current,
+    "mean": around(np.mean),
+    "median": around(np.median),
+    "Hodges-Lehmann": around(hodges_lehmann),
+    "bootstrap": bootstrap,
+}
 
 
 def row(noise: Noise, blocks: int, calls: int, runs: int) -> list[str]:

@@ -3,7 +3,6 @@
 It travels packed (JSON under zlib) beside an evaluation, and never in its document.
 """
 
-import base64
 import json
 import zlib
 
@@ -33,9 +32,17 @@ class ProfileRow(Value):
 
     name: str
     operator: str | None
-    """Torch operator that launched it."""
+    """Operator that launched it."""
     device_us: float
     times: int
+    memory: bool = False
+    """Whether it is a copy or a fill."""
+    graph: bool = False
+    """Whether it came from a CUDA graph."""
+    threads: int | None = None
+    """Threads of a block."""
+    registers: int | None = None
+    """Registers of a thread."""
 
 
 class Artefacts(Value):
@@ -55,8 +62,8 @@ class Artefacts(Value):
     """How many items of a field were left out for want of room."""
 
 
-def pack(artefacts: Artefacts) -> str:
-    """Compress to about `MAX_BYTES` at most, as base64; what has to go is counted in `dropped`."""
+def pack(artefacts: Artefacts) -> bytes:
+    """Compress to about `MAX_BYTES` at most; what has to go is counted in `dropped`."""
     kept = _capped(artefacts)
     packed = _compressed(kept)
     for name in _DROPPABLE:
@@ -64,17 +71,17 @@ def pack(artefacts: Artefacts) -> str:
             break
         kept = _without(kept, name)
         packed = _compressed(kept)
-    return base64.b64encode(packed).decode()
+    return packed
 
 
-def unpack(packed: str) -> Artefacts:
+def unpack(packed: bytes) -> Artefacts:
     """Undo `pack`.
 
     Raises:
         ValueError: it is nothing that `pack` made.
     """
     try:
-        return Artefacts.model_validate_json(zlib.decompress(base64.b64decode(packed, validate=True)))
+        return Artefacts.model_validate_json(zlib.decompress(packed))
     except zlib.error as error:
         raise ValueError(f"these are no packed artefacts: {error}") from error
 

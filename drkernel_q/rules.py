@@ -91,7 +91,14 @@ def judge(evaluation: Evaluation, artefacts: Artefacts | None = None, audit: Aud
     for rule in _RULES:
         found += rule(timed, evaluation.observations, evaluation.protocol)
     found += _physics(timed, evaluation.observations, audited)
-    return _verdict(evaluation, found, baselines, audit if audited is not None else None)
+    return _verdict(evaluation, found, baselines, audit)
+
+
+def version(audit: Audit | None = None) -> str:
+    """Version of a verdict by these rules; one that rests on an audit too says so."""
+    if audit is None or audit.bytes_least is None:
+        return RULES_VERSION
+    return f"{RULES_VERSION}+audit{audit.version}"
 
 
 def decide(weights: Iterable[Weight]) -> Integrity:
@@ -274,8 +281,7 @@ def _verdict(
     examined = evaluation.outcome is Outcome.CORRECT and Stage.INTEGRITY in stages
     if integrity is not Integrity.REJECTED and not examined:
         integrity = Integrity.UNKNOWN  # whatever little was seen, nothing is established
-    version = RULES_VERSION if audit is None else f"{RULES_VERSION}+audit{audit.version}"
-    return Verdict(rules_version=version, integrity=integrity, evidence=evidence, baselines=baselines)
+    return Verdict(rules_version=version(audit), integrity=integrity, evidence=evidence, baselines=baselines)
 
 
 def _hard(code: str, detail: str) -> Evidence:

@@ -5,7 +5,6 @@ Works on stored times as well as on fresh ones, so that a judge and whoever look
 
 import math
 from collections.abc import Sequence
-from itertools import combinations_with_replacement
 from statistics import fmean, median, stdev
 from typing import NamedTuple
 
@@ -30,9 +29,9 @@ def speedup_interval(reference: Blocks, candidate: Blocks) -> Interval:
     """Return the speedup and its 95 % interval; block i of one side lay beside block i of the other.
 
     Each pair of blocks gives one log ratio of medians, so what both sides share (a clock that drifts) drops out. The
-    interval is Student's t over these ratios: calls within a block are no independent measurements. The estimate is
-    their Hodges-Lehmann median, almost as steady as the mean in quiet and hardly moved by a block that something else
-    disturbed (docs/decisions/0007-interval.md; `benchmarks/interval_coverage.py`).
+    interval is Student's t around the mean of these ratios: calls within a block are no independent measurements. The
+    estimate is their median, which lies inside, and which blocks that something else disturbed do not move
+    (docs/decisions/0007-interval.md; `benchmarks/interval_coverage.py`).
 
     Raises:
         ValueError: there are fewer than two blocks, or one side has more than the other.
@@ -40,8 +39,8 @@ def speedup_interval(reference: Blocks, candidate: Blocks) -> Interval:
     ratios = [math.log(median(first) / median(second)) for first, second in zip(reference, candidate, strict=True)]
     if len(ratios) < 2:  # noqa: PLR2004 - one block says nothing about the next
         raise ValueError("a speedup needs two blocks at least")
-    estimate = median((first + second) / 2 for first, second in combinations_with_replacement(ratios, 2))
-    center, reach = fmean(ratios), student_t(len(ratios) - 1) * stdev(ratios) / math.sqrt(len(ratios))
+    estimate, center = median(ratios), fmean(ratios)
+    reach = student_t(len(ratios) - 1) * stdev(ratios) / math.sqrt(len(ratios))
     low, high = min(center - reach, estimate), max(center + reach, estimate)
     return Interval(math.exp(estimate), math.exp(low), math.exp(high))
 

@@ -6,12 +6,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from drkernel_q import rules
 from drkernel_q.evaluation import Evaluation, EvaluationRequest, Failure, Protocol
 from drkernel_q.kernel import Kernel
 from drkernel_q.problem import Problem, builtin_files, load_problem
 from drkernel_q.settings import Settings
 from workers.device import find_device
-from workers.evaluator import Evaluator
+from workers.evaluator import Evaluator, Judged
 
 KERNELS = Path(__file__).parent / "kernels"
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -32,10 +33,8 @@ class Bench:
         settings = Settings(cache_dir=Path(self.cache.name), candidate_memory_bytes=memory_bytes)
         self.evaluator = Evaluator(settings, find_device(device), "bench")
 
-    def result(
-        self, problem: Problem, source: str, *, deadline_s: float = 50.0, **protocol: Any
-    ) -> Evaluation | Failure:
-        """Judge `source`; return facts or the reason why there are none."""
+    def judged(self, problem: Problem, source: str, *, deadline_s: float = 50.0, **protocol: Any) -> Judged | Failure:
+        """Judge `source`; return facts with raw measurements, or the reason why there are none."""
         options = {"kernel_deadline_s": 20.0, "timing_budget_s": 0.3} | protocol
         request = EvaluationRequest(
             id="0" * 32,
@@ -45,8 +44,19 @@ class Bench:
             deadline_s=deadline_s,
             submitted_at="2026-01-01T00:00:00Z",
         )
-        judged = self.evaluator.judge(request, lambda: False)
-        return judged if isinstance(judged, Failure) else judged.evaluation
+        return self.evaluator.judge(request, lambda: False)
+
+    def result(self, problem: Problem, source: str, **options: Any) -> Evaluation | Failure:
+        """Judge `source`; return facts or the reason why there are none.
+
+        Whatever the verdict, the rules must come to the same from the document alone.
+        """
+        judged = self.judged(problem, source, **options)
+        if isinstance(judged, Failure):
+            return judged
+        stored = Evaluation.model_validate_json(judged.evaluation.model_dump_json(round_trip=True))
+        assert stored.revised(rules.judge(stored)) == judged.evaluation
+        return judged.evaluation
 
     def judge(self, problem: Problem, source: str, **options: Any) -> Evaluation:
         """Judge `source` and insist on facts."""

@@ -17,10 +17,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-import torch.profiler
 from torch import Tensor, nn
 
-from workers import integrity, launch, profiling, sandbox, segment, state
+from workers import integrity, launch, sandbox, segment, state
+from workers.profiler import Profiler, built_kernels
 from workers.segment import DeviceSegment, HostSegment, Segment
 from workers.shared import TensorSpec, flatten, layout, specs_from, unflatten
 from workers.stopwatch import Stopwatch
@@ -57,11 +57,12 @@ class Harness:
         self.tensors: list[Tensor] = []
         self.sets: list[list[Any]] = []
         self.results: list[list[Tensor]] = []
-        self.profiler: profiling.Profiler | None = None
+        self.profiler = Profiler(device)
         self.stopwatch = Stopwatch(device)
         self.launches = launch.count_for_good(device)
+        self.loads = launch.record_loads(device)
         self.sync: Callable[[], None] = torch._C._cuda_synchronize if device == "cuda" else lambda: None
-        ours = (Harness, Stopwatch, Channel, Segment, HostSegment, DeviceSegment, profiling.Profiler)
+        ours = (Harness, Stopwatch, Channel, Segment, HostSegment, DeviceSegment, Profiler)
         self.guard = state.Guard(device, self.path, ours)
 
     def serve(self) -> None:
@@ -151,14 +152,19 @@ class Harness:
         return reply | self._deliver(outputs, self.segments[message["sink"]])
 
     def profile(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
-        """Start to profile the timed calls that follow, or stop and say what ran."""
+        """Start to profile the timed calls that follow, or stop and say what ran, and which kernels are of whose."""
         if message["on"]:
-            self.profiler = profiling.Profiler(self.device)
+            self.profiler.start()
             return {}
-        assert self.profiler is not None
-        rows = self.profiler.stop()
-        self.profiler = None
-        return {"rows": [list(row) for row in rows[: 4 * profiling.MAX_ROWS]]}
+        trace = self.profiler.stop()
+        own = {(load.name, load.threads, load.registers) for load in self.loads if self._is_own(load.file)}
+        return {
+            "rows": [list(row) for row in trace.rows],
+            "spans": [list(span) for span in trace.spans],
+            "fault": trace.fault,
+            "own": [list(kernel) for kernel in sorted(own)],
+            "built": [list(kernel) for kernel in built_kernels(os.path.dirname(self.path))],
+        }
 
     def arm(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Get ready to be timed on inputs that the judge will put into memory it has shared."""
@@ -178,16 +184,18 @@ class Harness:
             tensor.copy_(self.source.view(spec))
         inputs = [unflatten(skeleton, tensors) for skeleton in self.skeletons]
         self.launches()
+        before = len(self.loads)
         with torch.no_grad():
             milliseconds, outputs = self.stopwatch.time(lambda: self._forward(inputs))
         delivered = self._deliver(outputs, self.sink) | {"skeleton": flatten(list(outputs), [])}
         reply = self._describe(outputs, tensors) | delivered
-        return reply | {"ms": milliseconds, "late_ms": self.stopwatch.late_ms, "settled": self.stopwatch.settled}
+        reply |= {"late_ms": self.stopwatch.late_ms, "settled": self.stopwatch.settled}
+        return reply | {"ms": milliseconds, "compiled": len(self.loads) - before}
 
     def _forward(self, inputs: list[Any]) -> Any:
-        if self.profiler is None:
+        if not self.profiler.on:
             return self.model(*inputs)
-        with torch.profiler.record_function(profiling.CALL_RANGE):
+        with self.profiler.call():
             return self.model(*inputs)
 
     def preload(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:

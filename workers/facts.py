@@ -1,13 +1,15 @@
 """Facts: what a judge has found so far, and the evaluation and artefacts that they become."""
 
+import base64
 from typing import Any
 
 from drkernel_q import rules
 from drkernel_q.artefact import Artefacts, pack
 from drkernel_q.correctness import Correctness
 from drkernel_q.environment import Environment
-from drkernel_q.evaluation import Evaluation, Integrity, Outcome, Profile, Protocol, Timing
+from drkernel_q.evaluation import Evaluation, Integrity, Outcome, Protocol, Timing
 from drkernel_q.observation import Evidence, Observations
+from drkernel_q.profile import Profile
 from workers.integrity import Finding
 from workers.trial import HackCheck
 
@@ -59,5 +61,5 @@ class Facts:
         )
 
     def artefacts(self) -> str:
-        """Pack what was measured in the raw."""
-        return pack(Artefacts(**self.raw))
+        """Pack what was measured in the raw, as base64."""
+        return base64.b64encode(pack(Artefacts(**self.raw))).decode()

@@ -38,8 +38,6 @@ from workers.zygote import Zygote
 
 #: Largest source that is judged, bytes. Real kernels have a few thousand.
 MAX_SOURCE_BYTES = 2**20
-#: Profiled forward passes.
-PROFILED_CALLS = {"cuda": 10, "cpu": 2}
 
 
 class Judge:
@@ -151,20 +149,12 @@ class Judge:
         self.facts.timing = measured.model_copy(update={"reference_alone_ms": alone_ms})
 
     def _profile(self, candidate: CandidateSide) -> None:
-        """Profile calls that are timed as all others are, and check what they give."""
-        session = candidate.session
-        candidate.timed()  # as the first of a session, the next call would pay for its start
-        session.profile(on=True)
-        before = len(candidate.calls)
-        calls = PROFILED_CALLS[self.device]
-        for _ in range(calls):
-            candidate.timed()
-        self.facts.numbers["profiled_launches"] = sum(answer.own_launches for answer in candidate.calls[before:])
-        rows = session.profile(on=False)
-        # All names since its first call: a CUDA graph is launched by Triton once, and replayed by nobody we count.
-        own = frozenset[str]().union(*(answer.own_names for answer in candidate.calls))
-        self.facts.profile = profiling.attribute(rows, set(own), calls)
-        self.facts.raw["profile"] = [ProfileRow(**row._asdict()) for row in rows]
+        facts = self.facts
+        claimed_ms = facts.timing.candidate_ms if facts.timing else None
+        examination = profiling.examine(candidate, self.protocol.backend, claimed_ms)
+        facts.profile = examination.profile
+        facts.numbers["profiled_launches"] = examination.launches
+        facts.raw["profile"] = [ProfileRow(**row._asdict()) for row in examination.rows]
 
     def _compare_processes(self, candidate: CandidateSide, result: TrialResult) -> None:
         """Hold what the timed process did against what the checked one did."""

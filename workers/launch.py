@@ -6,18 +6,55 @@ All of it is done inside the candidate's process, so what it says is a claim: it
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from workers.integrity import checksum
+from workers.trace import OWN_RANGE
 
 #: Launches by (kernel name, file that its function was defined in).
 Launches = Counter[tuple[str, str]]
-#: In front of the kernel's name in the profiler, where a launch of the interpreter takes the place of device activity.
-OWN_RANGE = "drkq::launch::"
 #: How a perturbed result differs: enough for any tolerance, little enough to stay in the domain of what follows.
 _FACTOR, _OFFSET = 1.02, 1e-3
+
+
+class Loaded(NamedTuple):
+    """A Triton kernel that was compiled and loaded onto the device."""
+
+    name: str
+    """As the device knows it."""
+    file: str
+    """The file that its function was defined in; empty if no function was compiled."""
+    threads: int
+    """Threads of a block."""
+    registers: int
+    """Registers of a thread."""
+
+
+def record_loads(device: str) -> list[Loaded]:
+    """List from now on the Triton kernels that are loaded, by whomever and however they will be launched.
+
+    The interpreter of the CPU device loads none.
+    """
+    loads: list[Loaded] = []
+    if device == "cpu":
+        return loads
+    from triton.compiler import CompiledKernel
+
+    original = CompiledKernel._init_handles
+
+    def init_handles(kernel: Any) -> None:
+        fresh = kernel.module is None
+        original(kernel)
+        if fresh:
+            function = getattr(getattr(kernel.src, "fn", None), "fn", None)
+            file = function.__code__.co_filename if function is not None else ""
+            threads = kernel.metadata.num_warps * kernel.metadata.target.warp_size
+            loads.append(Loaded(kernel.metadata.name, file, threads, kernel.n_regs))
+
+    CompiledKernel._init_handles = init_handles
+    return loads
 
 
 def count_for_good(device: str) -> Callable[[], Launches]:
@@ -85,6 +122,15 @@ def perturbed(device: str) -> Iterator[list[int]]:
 
     with _replaced(device, disturb):
         yield checksums
+
+
+def launch_types(device: str) -> tuple[Any, ...]:
+    """Return the classes that launches of Triton kernels go through."""
+    if device == "cpu":
+        return (function_type(device),)
+    from triton.compiler import CompiledKernel
+
+    return function_type(device), CompiledKernel
 
 
 def function_type(device: str) -> Any:

@@ -1,147 +1,84 @@
-"""Profiling: which kernels ran on the device in a forward call, for how long, and who wrote them.
+"""Profiling: calls that are timed as all others are while their process records its device, and what comes of it.
 
-The candidate's process records, the judge attributes. A kernel is the candidate's own when its exact name is that of a
-Triton function defined in the candidate's file and launched during the profile, outside of any torch operator.
-Device time counts kernels, copies and fills; CPU time never counts. On the `cpu` device a launch of the interpreter and
-a top-level torch operator each take the place of a kernel, by wall clock.
+The recording is made in the candidate's process, so it is a claim. It has to be whole by its own evidence (marks at
+both ends, a kernel for each launch), to hold as many calls as were asked for, and to show as much time as these took.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from statistics import median
+from typing import NamedTuple
 
-import torch
+from drkernel_q.profile import Profile
+from workers.attribution import Identity, attribute
+from workers.recording import Recording
+from workers.session import Answer
+from workers.side import CandidateSide
+from workers.trace import Row, Trace
 
-from drkernel_q.evaluation import KernelProfile, Origin, Profile
-from workers.launch import OWN_RANGE
-
-#: Most rows that are kept of one profile.
-MAX_ROWS = 200
-_MEMORY_NAMES = ("Memcpy", "Memset")
-_COMPILER_PREFIXES = ("triton_poi_", "triton_red_", "triton_per_", "triton_tem_")
-#: Operators of torch itself; what a custom operator of the candidate launches is the candidate's.
-_TORCH = ("aten::", "prims::", "torch::", "cudnn::", "c10d::")
-#: Range of the profiler around the candidate's forward pass.
-CALL_RANGE = "drkq::call"
-
-
-#: Device time and times by kernel name and operator.
-Rows = dict[tuple[str, str | None], tuple[float, int]]
+#: Profiled forward passes, and how often they are made anew when the recording is not whole.
+PROFILED_CALLS = {"cuda": 10, "cpu": 2}
+RETRIES = 2
+#: Share of a call's time that a recording may lack, and microseconds that it always may.
+MOST_LACKING, FLOOR_LACKING_US = 0.25, 20.0
 
 
-class Row(NamedTuple):
-    """Device activity of one kind, summed over the profiled calls."""
+class Examination(NamedTuple):
+    """What the profiled calls showed."""
 
-    name: str
-    operator: str | None
-    """Torch operator that launched it; None when it was launched outside of any."""
-    device_us: float
-    times: int
-
-
-class Profiler:
-    """Records device activity of the calls that are made inside `CALL_RANGE` while it runs."""
-
-    def __init__(self, device: str) -> None:
-        """Start recording."""
-        from torch.profiler import ProfilerActivity, profile
-
-        self.device = device
-        activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device == "cuda" else [])
-        self.session = profile(activities=activities)
-        self.session.__enter__()  # type: ignore[no-untyped-call]
-
-    def stop(self) -> list[Row]:
-        """Stop recording and return what ran."""
-        if self.device == "cuda":
-            torch.cuda.synchronize()
-        self.session.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-        return _cuda_rows(self.session) if self.device == "cuda" else _cpu_rows(self.session)
+    profile: Profile
+    rows: tuple[Row, ...]
+    """What the process recorded, before anybody said whose it is."""
+    launches: int
+    """Launches of the candidate's own Triton functions in the profiled calls, as counted by Triton."""
 
 
-def _cuda_rows(session: Any) -> list[Row]:
-    """Sum device activity whose launch lies inside a call, by name and by the torch operator that launched it."""
-    from torch._C._autograd import DeviceType
+def examine(candidate: CandidateSide, backend: str, claimed_ms: float | None) -> Examination:
+    """Profile some calls of the candidate and check what they give; `claimed_ms` is what it was timed with, if it was.
 
-    events = session.profiler.kineto_results.events()
-    on_host = [event for event in events if event.device_type() == DeviceType.CPU]
-    calls = [
-        (event.start_ns(), event.start_ns() + event.duration_ns()) for event in on_host if event.name() == CALL_RANGE
-    ]
-    launched = {event.correlation_id(): event.start_ns() for event in on_host if not _is_range(event)}
-    operators = {event.correlation_id(): event.name() for event in on_host if event.name().startswith(_TORCH)}
-    rows: Rows = {}
-    for event in events:
-        if event.device_type() != DeviceType.CUDA or event.is_user_annotation():
-            continue
-        at = launched.get(event.correlation_id(), event.start_ns())
-        if any(start <= at <= end for start, end in calls):
-            _add(rows, event.name(), operators.get(event.linked_correlation_id()), event.duration_ns() / 1e3)
-    return _listed(rows)
-
-
-def _is_range(event: Any) -> bool:
-    return event.is_user_annotation() or "::" in event.name()
-
-
-def _cpu_rows(session: Any) -> list[Row]:
-    """Sum, inside of calls, launches of the interpreter and the torch operators around them, by wall clock."""
-    rows: Rows = {}
-    for event in session.events() or ():
-        parents = _parents(event)
-        if CALL_RANGE not in parents or any(name.startswith((*_TORCH, OWN_RANGE)) for name in parents):
-            continue
-        if event.name.startswith(OWN_RANGE):
-            _add(rows, event.name.removeprefix(OWN_RANGE), None, event.cpu_time_total)
-        elif event.name.startswith(_TORCH):
-            _add(rows, event.name, event.name, event.cpu_time_total)
-    return _listed(rows)
+    A recording that is not whole is made again; the last one stands, with its fault and without a ratio.
+    """
+    device = candidate.reference.device
+    calls = PROFILED_CALLS[device]
+    for _ in range(1 + RETRIES):
+        candidate.timed()  # as the first of a session, the next call would pay for its start
+        candidate.session.start_profile()
+        before = len(candidate.calls)
+        times = [candidate.timed() for _ in range(calls)]
+        made = candidate.calls[before:]
+        recording = candidate.session.stop_profile()
+        trace = recording.trace
+        if trace.fault is None:
+            claimed = claimed_ms or median(times)
+            fault = fault_of(trace, calls, claimed) if device == "cuda" else host_fault_of(trace, made)
+            trace = trace._replace(fault=fault)
+        profile = attribute(trace, _own(candidate, recording, backend), calls)
+        if profile.fault is None:
+            break
+    return Examination(profile, trace.rows, sum(answer.own_launches for answer in made))
 
 
-def _parents(event: Any) -> list[str]:
-    names = []
-    parent = event.cpu_parent
-    while parent is not None:
-        names.append(parent.name)
-        parent = parent.cpu_parent
-    return names
+def fault_of(trace: Trace, calls: int, claimed_ms: float) -> str | None:
+    """Say what the recording of a device lacks of what is known of the calls otherwise."""
+    if len(trace.spans) != calls:
+        return f"{len(trace.spans)} calls were recorded, {calls} were made"
+    window_us = median(span.window_us for span in trace.spans)
+    if window_us < (1 - MOST_LACKING) * claimed_ms * 1e3 - FLOOR_LACKING_US:
+        return f"calls that take {claimed_ms * 1e3:.4g} us have {window_us:.4g} us in the recording"
+    return None
 
 
-def _add(rows: Rows, name: str, operator: str | None, device_us: float) -> None:
-    total, times = rows.get((name, operator), (0.0, 0))
-    rows[name, operator] = (total + device_us, times + 1)
+def host_fault_of(trace: Trace, made: Sequence[Answer]) -> str | None:
+    """Do the same on the CPU device, where time passes in Python too, and anybody can write down a launch."""
+    if len(trace.spans) != len(made):
+        return f"{len(trace.spans)} calls were recorded, {len(made)} were made"
+    launches = sum(answer.own_launches + answer.other_launches for answer in made)
+    recorded = sum(row.times for row in trace.rows if row.operator is None)
+    return None if recorded <= launches else f"{recorded} launches were recorded, {launches} were made"
 
 
-def _listed(rows: Rows) -> list[Row]:
-    return [Row(name, operator, total, times) for (name, operator), (total, times) in rows.items()]
-
-
-def attribute(rows: Sequence[Row], own_names: set[str], calls: int) -> Profile:
-    """Say who wrote each kernel and compute the profile ratio; all figures are for one call."""
-    merged: dict[tuple[str, Origin], tuple[float, int]] = {}
-    for row in rows:
-        key = (row.name, _origin(row, own_names))
-        total, count = merged.get(key, (0.0, 0))
-        merged[key] = (total + row.device_us, count + row.times)
-    kernels = [
-        KernelProfile(name=name[:200], device_us=total / calls, launches=count / calls, origin=origin)
-        for (name, origin), (total, count) in sorted(merged.items(), key=lambda item: -item[1][0])
-    ]
-    total_us = sum(kernel.device_us for kernel in kernels)
-    own = [kernel for kernel in kernels if kernel.origin is Origin.CANDIDATE]
-    ratio = min(sum(kernel.device_us for kernel in own) / total_us, 1.0) if total_us > 0 else None
-    return Profile(
-        profile_ratio=ratio,
-        launches=sum(kernel.launches for kernel in own),
-        device_us=total_us,
-        kernels=tuple(kernels[:MAX_ROWS]),
-    )
-
-
-def _origin(row: Row, own_names: set[str]) -> Origin:
-    if row.operator is None and row.name in own_names:
-        return Origin.CANDIDATE
-    if row.name.startswith(_MEMORY_NAMES):
-        return Origin.MEMORY
-    if row.name.startswith(_COMPILER_PREFIXES):
-        return Origin.COMPILER
-    return Origin.TORCH if row.operator is not None else Origin.OTHER
+def _own(candidate: CandidateSide, recording: Recording, backend: str) -> frozenset[Identity]:
+    """Return the kernels that count as the candidate's own."""
+    if candidate.reference.device == "cpu":
+        # All names since its first call, as of what was compiled: whatever is replayed was launched once.
+        return frozenset(Identity(name) for answer in candidate.calls for name in answer.own_names)
+    return recording.compiled if backend == "triton" else recording.compiled | recording.built

@@ -13,7 +13,7 @@ from drkernel_q.errors import TimedOut
 from drkernel_q.evaluation import Outcome
 from workers import integrity, state
 from workers.measure import Expected
-from workers.profiling import Row
+from workers.recording import Recording, read_recording
 from workers.reference import Reference
 from workers.remote import CandidateFailed, RemoteCandidate, claimed_text
 from workers.segment import Segment, create
@@ -55,6 +55,8 @@ class Answer(NamedTuple):
     """Their names."""
     other_launches: int = 0
     """Launches of other Triton functions."""
+    compiled: int = 0
+    """Triton kernels that were loaded onto the device during a timed call."""
     seconds: float = 0.0
 
 
@@ -147,16 +149,15 @@ class Session:
         answer = self._answer(reply, expected, sink)
         return answer._replace(changed=reply.get("changed") is not False, written=written, seconds=seconds)
 
-    def profile(self, *, on: bool) -> list[Row]:
-        """Start to profile the timed calls that follow, or stop and return device activity inside of them."""
-        reply = self._ask("profile", {"on": on})
-        if on:
-            return []
+    def start_profile(self) -> None:
+        """Let the process record what its device does in the timed calls that follow."""
+        self._ask("profile", {"on": True})
+
+    def stop_profile(self) -> Recording:
+        """End the recording and return it."""
+        reply = self._ask("profile", {"on": False})
         with _reading("profile"):
-            return [
-                Row(claimed_text(name), None if operator is None else claimed_text(operator), _number(us), int(times))
-                for name, operator, us, times in reply["rows"]
-            ]
+            return read_recording(reply)
 
     def arm(
         self,
@@ -185,8 +186,9 @@ class Session:
             milliseconds = _number(reply["ms"])
             if not SHORTEST_MS <= milliseconds <= most_ms:
                 raise ValueError(f"{milliseconds:.3g} ms within {most_ms:.3g} ms")
-            late_ms, settled = _number(reply["late_ms"]), reply["settled"] is True
-        return milliseconds, self._answer(reply, _flat(expected), sink)._replace(late_ms=late_ms, settled=settled)
+            late_ms, settled, compiled = _number(reply["late_ms"]), reply["settled"] is True, int(reply["compiled"])
+        answer = self._answer(reply, _flat(expected), sink)
+        return milliseconds, answer._replace(late_ms=late_ms, settled=settled, compiled=compiled)
 
     def preload(self, segment: Segment, sets: Sequence[Sequence[TensorSpec]]) -> None:
         """Let the process copy sets of inputs to the device, for the burst that follows."""

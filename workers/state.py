@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from workers.launch import function_type
+from workers.launch import launch_types
 
 #: What is watched, and the code of a change.
 CODES: Mapping[str, str] = {
@@ -77,7 +77,9 @@ class Guard:
         self._implementations: frozenset[str] = frozenset()
         self._taken_over: list[str] = []
         ours = [module for name, module in sys.modules.items() if name.split(".")[0] == "workers"]
-        self.owners: list[Any] = [*_OWNERS, function_type(device), *ours, *harness]
+        theirs = [*_OWNERS, *launch_types(device)]
+        self.owners: list[Any] = [*theirs, *ours, *harness]
+        self._ours_from = len(theirs)
         self.functions = [_functions(owner) for owner in self.owners]
         self.codes = [_code_of(function) for function in self._python_functions()]
         self.before = self._observe()
@@ -100,7 +102,7 @@ class Guard:
 
     def _python_functions(self) -> list[FunctionType]:
         """List the functions of ours: swapping a function's code keeps its identity."""
-        ours = self.owners[len(_OWNERS) + 1 :]
+        ours = self.owners[self._ours_from :]
         return [value for owner in ours for value in vars(owner).values() if isinstance(value, FunctionType)]
 
     def _observe(self) -> dict[str, str]:
@@ -151,6 +153,8 @@ _OWNERS: tuple[Any, ...] = (
     *(torch, torch.Tensor, torch.nn.Module, torch.nn.functional, torch.cuda, torch.cuda.Event, torch.library),
     *(torch.autograd, torch.utils._pytree, time, json, json.encoder, json.decoder, socket.socket, select, struct),
     *(mmap, gc, builtins, sys),
+    *(torch.profiler.profile, torch.autograd.profiler, torch.autograd.profiler.profile),
+    *(torch.autograd.profiler.record_function, torch._C._autograd),
 )
 #: `sys` names that change by themselves.
 _RESTLESS = frozenset({"last_exc", "last_type", "last_value", "last_traceback", "stdout", "stderr", "displayhook"})

@@ -40,6 +40,8 @@ class Kind(Enum):
     """A kernel on the device."""
     MEMORY = auto()
     """A copy or a fill on the device."""
+    NOTHING = auto()
+    """What says nothing about who did what."""
 
 
 class Event(NamedTuple):
@@ -159,7 +161,7 @@ class _Log:
                 self.operators.setdefault(event.id, event)
             elif event.kind is Kind.LAUNCH:
                 self.launches.setdefault(event.id, event)
-            else:
+            elif event.kind is not Kind.NOTHING:
                 self.activities.append(event)
         self._nesting = _Lanes(self.operators.values())
         self._sentinels = [self._spin(sentinel) for sentinel in self.ranges[SENTINEL_RANGE]]

@@ -1,9 +1,10 @@
 """The store: where it is, what is in it, and how to get it out."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +13,7 @@ from drkernel_q.cli.output import emit_csv, emit_json, emit_jsonl, emit_table, e
 if TYPE_CHECKING:
     from drkernel_q.store import Store
     from drkernel_q.store.query import Rows
+    from drkernel_q.store.rejudge import Summary
 
 
 @click.group()
@@ -25,6 +27,7 @@ def command() -> None:
       drkq db query fast-p --param run=mine --param p=1.2
       drkq db query --sql "select outcome, count(*) from evaluations group by outcome"
       drkq db export --format parquet -o evaluations.parquet
+      drkq db rejudge --dry-run
       sqlite3 -readonly "$(drkq db path)"
     """  # noqa: D301 - click wants the backspace character itself
 
@@ -150,6 +153,66 @@ def export(form: str, name: str, run: str | None, target: str) -> None:
             emit_csv(dataset.schema.names, flat(dataset.schema, dataset.rows(store, run)))
         else:
             emit_jsonl(dataset.documents(store, run))
+
+
+@command.command()
+@click.option("--run", help="Only evaluations of the run of this name.")
+@click.option("--since", type=click.DateTime(), metavar="TIME", help="Only what finished at this time (UTC) or later.")
+@click.option(
+    "--rules",
+    type=click.Choice(["current"]),
+    default="current",
+    show_default=True,
+    expose_value=False,
+    help="Version of the rules: those of this drkq.",
+)
+@click.option("--dry-run", is_flag=True, help="Say what would change, and write nothing.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def rejudge(run: str | None, since: datetime | None, dry_run: bool, as_json: bool) -> None:
+    """Apply the rules of this drkq to the facts of evaluations that others judged; no device is needed.
+
+    Integrity, evidence and speedups are decided again. Nothing is overwritten: queries and exports show the latest
+    verdict, and the evaluation keeps the one that its judge gave.
+
+    \b
+    Examples:
+      drkq db rejudge --dry-run
+      drkq db rejudge --run mine
+      drkq db rejudge --since 2026-11-01 --json
+      drkq db query revised
+    """  # noqa: D301 - click wants the backspace character itself
+    from drkernel_q.store.rejudge import rejudge as judge_again
+
+    moment = since.replace(tzinfo=UTC) if since else None
+    with _ready_store() as store:
+        summary = judge_again(store, run=run, since=moment, dry_run=dry_run)
+    changes = [change._asdict() | {"evaluations": count} for change, count in summary.changes.most_common()]
+    if as_json:
+        emit_json(vars(summary) | {"changes": changes, "dry_run": dry_run})
+        return
+    if changes:
+        emit_table(("from", "to", "codes", "evaluations"), map(_change_cells, changes))
+    for text in _summary_lines(summary):
+        say(text)
+
+
+def _change_cells(change: Mapping[str, Any]) -> tuple[str, str, str, int]:
+    codes = [f"+{code}" for code in change["gained"]] + [f"-{code}" for code in change["lost"]]
+    return change["before"].value, change["after"].value, " ".join(codes), change["evaluations"]
+
+
+def _summary_lines(summary: "Summary") -> Iterator[str]:
+    judged = f"{summary.judged} of {summary.examined} evaluations judged again"
+    yield f"Rules {summary.rules_version}: {judged}, {sum(summary.changes.values())} verdicts changed."
+    if summary.speedups_changed:
+        most = f"{summary.largest_speedup_change:.1%}"
+        yield f"{summary.speedups_changed} speedups changed, by {most} at most."
+    if summary.without_raw_times:
+        yield f"{summary.without_raw_times} kept their speedup: its raw times were not kept."
+    if summary.current:
+        yield f"{summary.current} stand under these rules already."
+    if summary.lacking:
+        yield f"{summary.lacking} keep their verdict: their facts do not suffice for another."
 
 
 @contextmanager

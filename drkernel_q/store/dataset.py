@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from sqlalchemy import Select, select
+from sqlalchemy import Connection, Select, select
 
-from drkernel_q.store import rollout
+from drkernel_q.store import rollout, verdict
 from drkernel_q.store.store import Store
 from drkernel_q.store.table import EvaluationRow, KernelRow, ProblemRow, RunRow, table
 from drkernel_q.trajectory import Trajectory, Turn
@@ -44,6 +44,7 @@ _EVALUATION_SCHEMA = pa.schema(
         pa.field("device_kind", _TEXT, nullable=False),
         pa.field("outcome", _TEXT, nullable=False),
         pa.field("integrity", _TEXT, nullable=False),
+        pa.field("rules_version", _TEXT),
         pa.field("speedup", _NUMBER),
         pa.field("speedup_low", _NUMBER),
         pa.field("speedup_high", _NUMBER),
@@ -113,17 +114,32 @@ _KERNEL_SCHEMA = pa.schema(
 )
 
 
-def _pages(store: Store, statement: Select[Any], key: Any) -> Iterator[Document]:
-    """Rows of a statement in the order of its key, a page at a time, all of one state of the store."""
+def _pages(store: Store, statement: Select[Any], key: Any, *, revise: bool = False) -> Iterator[Document]:
+    """Rows of a statement in the order of its key, a page at a time, all of one state of the store.
+
+    With `revise` they are evaluations, and shown under the verdicts in force.
+    """
     last = None
     with store.reading() as connection:
         while True:
             page = statement if last is None else statement.where(key > last)
-            rows = connection.execute(page.order_by(key).limit(PAGE)).mappings().all()
-            yield from map(dict, rows)
+            rows = [dict(row) for row in connection.execute(page.order_by(key).limit(PAGE)).mappings()]
+            if revise:
+                _revise(connection, rows)
+            yield from rows
             if len(rows) < PAGE:
                 return
             last = rows[-1][key.name]
+
+
+def _revise(connection: Connection, rows: list[Document]) -> None:
+    """Put the verdict in force into evaluations, and beside them; the document stays what it was."""
+    later = verdict.latest(connection, [row["id"] for row in rows])
+    for row in rows:
+        found = later.get(row["id"])
+        row["verdict"] = found and found.model_dump(mode="json")
+        if found is not None:
+            row.update(integrity=found.integrity.value, rules_version=found.rules_version, **verdict.speeds(found))
 
 
 def _evaluations(store: Store, run: str | None) -> Iterator[Document]:
@@ -140,7 +156,7 @@ def _evaluations(store: Store, run: str | None) -> Iterator[Document]:
     )
     if run is not None:
         statement = statement.where(runs.c.name == run)
-    yield from _pages(store, statement, evaluations.c.id)
+    yield from _pages(store, statement, evaluations.c.id, revise=True)
 
 
 def _evaluation_documents(store: Store, run: str | None) -> Iterator[Document]:
@@ -148,7 +164,7 @@ def _evaluation_documents(store: Store, run: str | None) -> Iterator[Document]:
         document = {name: row[name] for name in _REQUEST_FACTS}
         for name in ("submitted_at", "finished_at"):
             document[name] = row[name] and row[name].isoformat()
-        yield document | {"evaluation": row["document"]}
+        yield document | {"evaluation": row["document"], "verdict": row["verdict"]}
 
 
 def _evaluation_rows(store: Store, run: str | None) -> Iterator[Document]:
@@ -159,7 +175,7 @@ def _evaluation_rows(store: Store, run: str | None) -> Iterator[Document]:
 
 def _trajectories(store: Store, run: str | None) -> Iterator[tuple[Document, Trajectory]]:
     with store.reading() as connection:
-        for name, problem, number, trajectory in rollout.read(connection, run):
+        for name, problem, number, trajectory in rollout.read(connection, run, revised=True):
             yield {"run": name, "problem_name": problem, "number": number}, trajectory
 
 

@@ -1,14 +1,18 @@
 """Evaluations as rows: what is kept of one, beside its whole document."""
 
+import base64
+import binascii
 import json
 from typing import Any
 
-from sqlalchemy import Connection, insert
+from sqlalchemy import Connection, insert, select
 
+from drkernel_q.artefact import Artefacts, unpack
 from drkernel_q.environment import Environment
+from drkernel_q.errors import BadInput
 from drkernel_q.evaluation import Evaluation
-from drkernel_q.store.table import EnvironmentRow, EvidenceRow, ProfileKernelRow, table
-from drkernel_q.store.write import add_missing
+from drkernel_q.store.table import ArtefactRow, EnvironmentRow, EvaluationRow, EvidenceRow, ProfileKernelRow, table
+from drkernel_q.store.write import add_missing, insert_new
 from drkernel_q.value import content_hash
 
 
@@ -46,6 +50,7 @@ def columns(evaluation: Evaluation) -> dict[str, Any]:
         "device_kind": evaluation.environment.device_kind,
         "outcome": evaluation.outcome.value,
         "integrity": evaluation.integrity.value,
+        "rules_version": evaluation.rules_version,
         "speedup": timing.speedup if timing else None,
         "speedup_low": timing.speedup_low if timing else None,
         "speedup_high": timing.speedup_high if timing else None,
@@ -61,9 +66,7 @@ def columns(evaluation: Evaluation) -> dict[str, Any]:
 
 def add_details(connection: Connection, evaluation_id: int, evaluation: Evaluation) -> None:
     """Store evidence and profiled kernels, one row each."""
-    evidence = [
-        {"evaluation_id": evaluation_id, "code": each.code, "detail": each.detail} for each in evaluation.evidence
-    ]
+    evidence = [{"evaluation_id": evaluation_id} | each.model_dump(mode="json") for each in evaluation.evidence]
     if evidence:
         connection.execute(insert(table(EvidenceRow)), evidence)
     profiled = [
@@ -78,3 +81,27 @@ def add_details(connection: Connection, evaluation_id: int, evaluation: Evaluati
     ]
     if profiled:
         connection.execute(insert(table(ProfileKernelRow)), profiled)
+
+
+def add_artefacts(connection: Connection, evaluation_id: int, packed: str | None) -> None:
+    """Store raw measurements, as a reply brings them, beside their evaluation.
+
+    Raises:
+        BadInput: they are no base64.
+    """
+    if packed is None:
+        return
+    try:
+        blob = base64.b64decode(packed, validate=True)
+    except binascii.Error as error:
+        raise BadInput(f"The artefacts of a reply are no base64: {error}.") from error
+    values = {"evaluation_id": evaluation_id, "size_bytes": len(blob), "packed": blob}
+    connection.execute(insert_new(connection, ArtefactRow).values(**values))
+
+
+def artefacts(connection: Connection, request_id: str) -> Artefacts | None:
+    """Find the raw measurements behind the evaluation of a request."""
+    kept, evaluations = table(ArtefactRow), table(EvaluationRow)
+    joined = select(kept.c.packed).join(evaluations, evaluations.c.id == kept.c.evaluation_id)
+    packed = connection.scalar(joined.where(evaluations.c.request_id == request_id))
+    return None if packed is None else unpack(packed)

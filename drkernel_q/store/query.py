@@ -15,6 +15,7 @@ from sqlalchemy import CursorResult, text
 from drkernel_q.errors import BadInput
 from drkernel_q.store.column import UtcDateTime, escape, unescape
 from drkernel_q.store.store import Store
+from drkernel_q.store.verdict import JUDGED
 
 Value = str | int | float | None
 
@@ -39,6 +40,7 @@ class NamedQuery:
     name: str
     sentence: str
     sql: str
+    """`judged AS evaluations` stands for the evaluations under the verdicts in force (`drkernel_q.store.verdict`)."""
     parameters: Mapping[str, Parameter]
     times: tuple[str, ...] = ()
     """Columns that are times."""
@@ -70,7 +72,7 @@ QUERIES = {
                            PARTITION BY evaluations.problem_hash, evaluations.device_kind
                            ORDER BY speedup_low DESC, evaluations.id
                        ) AS place
-                FROM evaluations JOIN problems ON problems.hash = evaluations.problem_hash
+                FROM judged AS evaluations JOIN problems ON problems.hash = evaluations.problem_hash
                 WHERE outcome = 'correct' AND integrity = 'clean' AND speedup_low IS NOT NULL
                   AND (CAST(:problem AS TEXT) IS NULL OR problems.name = :problem)
             ) AS ranked
@@ -93,7 +95,7 @@ QUERIES = {
                        COALESCE(outcome = 'correct' AND integrity = 'clean', FALSE) AS correct,
                        COALESCE(outcome = 'correct' AND integrity = 'clean' AND speedup >= :p, FALSE) AS fast
                 FROM turns JOIN rollouts ON rollouts.id = turns.trajectory_id
-                LEFT JOIN evaluations
+                LEFT JOIN judged AS evaluations
                     ON evaluations.id = (SELECT min(id) FROM evaluations AS own WHERE own.turn_id = turns.id)
             ),
             first_fast AS (
@@ -131,7 +133,7 @@ QUERIES = {
                        count(CASE WHEN integrity = 'suspicious' THEN 1 END) AS suspicious,
                        count(CASE WHEN outcome = 'correct' AND integrity = 'clean'
                                    AND profile_ratio < :lazy_below THEN 1 END) AS lazy
-                FROM evaluations JOIN runs ON runs.id = evaluations.run_id
+                FROM judged AS evaluations JOIN runs ON runs.id = evaluations.run_id
                 WHERE runs.name = :run
             ) AS counted
             """,
@@ -156,10 +158,28 @@ QUERIES = {
             """
             SELECT finished_at, runs.name AS run, problems.name AS problem, kernel_name AS kernel, device_kind,
                    outcome, integrity, speedup, speedup_low, profile_ratio, request_id
-            FROM evaluations JOIN problems ON problems.hash = evaluations.problem_hash
+            FROM judged AS evaluations JOIN problems ON problems.hash = evaluations.problem_hash
             LEFT JOIN runs ON runs.id = evaluations.run_id
             WHERE (CAST(:run AS TEXT) IS NULL OR runs.name = :run)
             ORDER BY finished_at DESC, evaluations.id DESC
+            LIMIT :limit
+            """,
+            {"run": _ANY_RUN, "limit": _LIMIT},
+            times=("finished_at",),
+        ),
+        NamedQuery(
+            "revised",
+            "Evaluations that the rules in force see otherwise than the judge did, newest first.",
+            """
+            SELECT evaluations.finished_at, runs.name AS run, problems.name AS problem,
+                   evaluations.kernel_name AS kernel, before.rules_version AS judged_by, before.integrity AS was,
+                   evaluations.rules_version AS revised_by, evaluations.integrity, before.speedup AS speedup_was,
+                   evaluations.speedup, evaluations.request_id
+            FROM judged AS evaluations JOIN problems ON problems.hash = evaluations.problem_hash
+            JOIN evaluations AS before ON before.id = evaluations.id
+            LEFT JOIN runs ON runs.id = evaluations.run_id
+            WHERE (CAST(:run AS TEXT) IS NULL OR runs.name = :run) AND before.integrity <> evaluations.integrity
+            ORDER BY evaluations.finished_at DESC, evaluations.id DESC
             LIMIT :limit
             """,
             {"run": _ANY_RUN, "limit": _LIMIT},
@@ -252,7 +272,8 @@ def ask(store: Store, name: str, values: Mapping[str, Value]) -> Iterator[Rows]:
         known = text("SELECT 1 FROM runs WHERE name = :run")
         if run is not None and connection.execute(known, {"run": run}).first() is None:
             raise BadInput(f"There is no run named `{run}`.")
-        statement = text(query.sql).columns(**dict.fromkeys(query.times, UtcDateTime()))
+        sql = query.sql.replace("judged AS evaluations", f"({JUDGED}) AS evaluations")
+        statement = text(sql).columns(**dict.fromkeys(query.times, UtcDateTime()))
         yield _rows(connection.execute(statement, given, execution_options={"yield_per": CHUNK}))
 
 

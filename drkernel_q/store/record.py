@@ -123,9 +123,12 @@ def _record(connection: Connection, request: EvaluationRequest, reply: Reply, ru
         "finished_at": parse_utc(reply.finished_at),
     }
     links = {"run_id": run_id, "turn_id": _existing_turn(connection, request.turn)}
-    return _adopt(connection, request, reply.evaluation, known, links) or _add_evaluation(
-        connection, request, reply.evaluation, known | links
-    )
+    kept = _adopt(connection, request, reply.evaluation, known, links)
+    if kept is None:
+        kept = _add_evaluation(connection, request, reply.evaluation, known | links)
+    if kept is not None:
+        facts.add_artefacts(connection, kept, reply.artefacts)
+    return kept is not None
 
 
 def _found(reply: Reply) -> Evaluation | Audit | None:
@@ -168,8 +171,8 @@ def _adopt(
     evaluation: Evaluation,
     known: dict[str, Any],
     links: dict[str, int | None],
-) -> bool:
-    """Give the row that a trajectory brought the request it belongs to; False if there is none."""
+) -> int | None:
+    """Give the row that a trajectory brought the request it belongs to, and return its id; None if there is none."""
     evaluations = table(EvaluationRow)
     same = (
         select(func.min(evaluations.c.id))
@@ -183,15 +186,15 @@ def _adopt(
     )
     linked = {name: func.coalesce(evaluations.c[name], link) for name, link in links.items()}
     statement = update(evaluations).where(evaluations.c.id == same).values(**known, **linked)
-    return connection.execute(statement).rowcount == 1
+    adopted: int | None = connection.scalar(statement.returning(evaluations.c.id))
+    return adopted
 
 
 def _add_evaluation(
     connection: Connection, request: EvaluationRequest, evaluation: Evaluation, known: dict[str, Any]
-) -> bool:
+) -> int | None:
     about = {"problem_hash": request.problem.hash, "kernel_hash": request.kernel.hash}
     added = insert_once(connection, EvaluationRow, about | known | facts.columns(evaluation))
-    if added is None:
-        return False
-    facts.add_details(connection, added, evaluation)
-    return True
+    if added is not None:
+        facts.add_details(connection, added, evaluation)
+    return added

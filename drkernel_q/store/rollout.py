@@ -10,7 +10,7 @@ from sqlalchemy import Row as ResultRow
 from drkernel_q.errors import BadInput
 from drkernel_q.evaluation import Evaluation
 from drkernel_q.kernel import Kernel
-from drkernel_q.store import facts
+from drkernel_q.store import facts, verdict
 from drkernel_q.store.record import lock_kernels
 from drkernel_q.store.table import (
     EvaluationRow,
@@ -54,8 +54,13 @@ def add(connection: Connection, run: str, trajectory: Trajectory) -> int:
     return number
 
 
-def read(connection: Connection, run: str | None) -> Iterator[tuple[str, str, int, Trajectory]]:
-    """Read the trajectories of a run, or of all, as (run, problem name, number, trajectory), oldest first."""
+def read(
+    connection: Connection, run: str | None, *, revised: bool = False
+) -> Iterator[tuple[str, str, int, Trajectory]]:
+    """Read the trajectories of a run, or of all, as (run, problem name, number, trajectory), oldest first.
+
+    Evaluations carry the verdicts that their judges gave, or, if `revised`, those of the latest rules applied.
+    """
     trajectories, runs, problems = table(TrajectoryRow), table(RunRow), table(ProblemRow)
     statement = (
         select(trajectories, runs.c.name.label("run"), problems.c.name.label("problem"))
@@ -70,7 +75,7 @@ def read(connection: Connection, run: str | None) -> Iterator[tuple[str, str, in
     # One at a time, by key: memory stays that of one trajectory, whatever the driver buffers.
     while (row := connection.execute(statement.where(trajectories.c.id > last)).first()) is not None:
         last = row.id
-        turns = tuple(_read_turns(connection, row.id))
+        turns = tuple(_read_turns(connection, row.id, revised=revised))
         yield row.run, row.problem, row.number, Trajectory(problem_hash=row.problem_hash, turns=turns)
 
 
@@ -177,7 +182,7 @@ def _link_evaluation(
     facts.add_details(connection, added, evaluation)
 
 
-def _read_turns(connection: Connection, trajectory_id: int) -> Iterator[Turn]:
+def _read_turns(connection: Connection, trajectory_id: int, *, revised: bool) -> Iterator[Turn]:
     turns, kernels = table(TurnRow), table(KernelRow)
     rows = connection.execute(
         select(turns, kernels.c.source)
@@ -185,7 +190,7 @@ def _read_turns(connection: Connection, trajectory_id: int) -> Iterator[Turn]:
         .where(turns.c.trajectory_id == trajectory_id)
         .order_by(turns.c.number)
     ).all()
-    evaluations = _read_evaluations(connection, [row.id for row in rows])
+    evaluations = _read_evaluations(connection, [row.id for row in rows], revised=revised)
     messages = _read_messages(connection, {row.completion_hash for row in rows})
     for row in rows:
         yield Turn(
@@ -202,15 +207,20 @@ def _read_turns(connection: Connection, trajectory_id: int) -> Iterator[Turn]:
         )
 
 
-def _read_evaluations(connection: Connection, turn_ids: list[int]) -> dict[int, Evaluation]:
+def _read_evaluations(connection: Connection, turn_ids: list[int], *, revised: bool) -> dict[int, Evaluation]:
     """The evaluation of each turn; of several, the first."""
     evaluations = table(EvaluationRow).c
     rows = connection.execute(
-        select(evaluations.turn_id, evaluations.document)
+        select(evaluations.id, evaluations.turn_id, evaluations.document)
         .where(evaluations.turn_id.in_(turn_ids))
         .order_by(evaluations.id.desc())
-    )
-    return {turn_id: facts.load(document) for turn_id, document in rows}
+    ).all()
+    found = {row.turn_id: (row.id, facts.load(row.document)) for row in rows}
+    later = verdict.latest(connection, [identity for identity, _ in found.values()]) if revised else {}
+    return {
+        turn_id: evaluation.revised(later[identity]) if identity in later else evaluation
+        for turn_id, (identity, evaluation) in found.items()
+    }
 
 
 def _read_messages(connection: Connection, tips: set[str]) -> "dict[str, ResultRow[Any]]":

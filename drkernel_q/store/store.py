@@ -8,12 +8,13 @@ from typing import Any, NamedTuple, Self
 
 from sqlalchemy import URL, Connection, Engine, func, select, text
 
+from drkernel_q.artefact import Artefacts
 from drkernel_q.audit import Audit
 from drkernel_q.errors import NoStore, OutdatedStore
 from drkernel_q.evaluation import Reply
 from drkernel_q.problem import Problem
 from drkernel_q.request import Request
-from drkernel_q.store import audit, engine, record, rollout, schema
+from drkernel_q.store import audit, engine, facts, record, rollout, schema
 from drkernel_q.store.table import Row, RunRow, table
 from drkernel_q.store.write import add_problems, insert_once
 from drkernel_q.trajectory import Trajectory
@@ -153,6 +154,11 @@ class Store:
         with self.reading() as connection:
             return record.find(connection, request_id)
 
+    def artefacts(self, request_id: str) -> Artefacts | None:
+        """Find the raw measurements behind the evaluation of a request; None when none were kept."""
+        with self.reading() as connection:
+            return facts.artefacts(connection, request_id)
+
     def audits(self, problem_hash: str) -> Mapping[str, Audit]:
         """Find the audits of a problem, by kind of device; those made by other rules of measuring do not count."""
         with self.reading() as connection:
@@ -167,10 +173,10 @@ class Store:
         with self.writing() as connection:
             return rollout.add(connection, run, trajectory)
 
-    def trajectories(self, run: str) -> Iterator[Trajectory]:
-        """Read the trajectories of a run, oldest first, one at a time."""
+    def trajectories(self, run: str, *, revised: bool = False) -> Iterator[Trajectory]:
+        """Read the trajectories of a run, oldest first, one at a time; see `drkernel_q.store.rollout.read`."""
         with self.reading() as connection:
-            for _, _, _, trajectory in rollout.read(connection, run):
+            for _, _, _, trajectory in rollout.read(connection, run, revised=revised):
                 yield trajectory
 
     @contextmanager

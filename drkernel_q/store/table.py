@@ -12,7 +12,8 @@ from typing import Any, get_args
 from sqlalchemy import CheckConstraint, MetaData, Table, UniqueConstraint, inspect
 from sqlmodel import Field, SQLModel
 
-from drkernel_q.evaluation import Failure, Integrity, Origin, Outcome
+from drkernel_q.evaluation import Failure, Integrity, Outcome
+from drkernel_q.profile import Origin
 from drkernel_q.store.column import PackedFloats, PackedInts, SafeJson, SafeText, UtcDateTime
 from drkernel_q.trajectory import Message
 
@@ -174,6 +175,9 @@ class EvaluationRow(Row, table=True):
     device_kind: str = Field(sa_type=SafeText)
     outcome: str = Field(sa_type=SafeText)
     integrity: str = Field(sa_type=SafeText)
+    """What the judge decided; later verdicts are in `verdicts`."""
+    rules_version: str | None = Field(default=None, sa_type=SafeText)
+    """Version of the rules that it decided by; NULL before they had one."""
     speedup: float | None = None
     speedup_low: float | None = None
     speedup_high: float | None = None
@@ -255,7 +259,41 @@ class EvidenceRow(Row, table=True):
     id: int | None = Field(default=None, primary_key=True)
     evaluation_id: int = Field(foreign_key="evaluations.id", index=True)
     code: str = Field(index=True, sa_type=SafeText)
+    weight: str | None = Field(default=None, sa_type=SafeText)
+    """How much it decides (`drkernel_q.observation.Weight`); NULL before weights were kept."""
     detail: str = Field(sa_type=SafeText)
+
+
+class VerdictRow(Row, table=True):
+    """What one version of the rules makes of the facts of an evaluation that was judged by another."""
+
+    __tablename__ = "verdicts"
+    __table_args__ = (UniqueConstraint("evaluation_id", "rules_version"), _one_of("integrity", Integrity))
+
+    id: int | None = Field(default=None, primary_key=True)
+    """Of several verdicts about an evaluation the one with the highest id stands."""
+    evaluation_id: int = Field(foreign_key="evaluations.id")
+    rules_version: str = Field(sa_type=SafeText)
+    integrity: str = Field(sa_type=SafeText)
+    evidence: list[dict[str, str]] = Field(sa_type=SafeJson)
+    speedup: float | None = None
+    """Computed again from raw times; NULL where there are none, and then that of the evaluation stands."""
+    speedup_low: float | None = None
+    speedup_high: float | None = None
+    baselines: list[dict[str, Any]] = Field(sa_type=SafeJson)
+    """The same for every baseline, as in the document."""
+    judged_at: datetime = Field(sa_type=UtcDateTime)
+
+
+class ArtefactRow(Row, table=True):
+    """Raw measurements of one evaluation, from which its speedup can be computed again."""
+
+    __tablename__ = "artefacts"
+
+    evaluation_id: int = Field(foreign_key="evaluations.id", primary_key=True)
+    size_bytes: int
+    packed: bytes
+    """JSON under zlib (`drkernel_q.artefact`)."""
 
 
 class ProfileKernelRow(Row, table=True):

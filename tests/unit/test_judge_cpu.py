@@ -5,8 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from drkernel_q.evaluation import Evaluation, Failure, Integrity, Origin, Outcome, Stage
+from drkernel_q.evaluation import Evaluation, Failure, Integrity, Outcome, Stage
 from drkernel_q.problem import Problem
+from drkernel_q.profile import Origin
 from tests.judging import EXAMPLES, KERNELS, Bench, builtin
 
 pytestmark = pytest.mark.slow

@@ -1,119 +1,112 @@
-"""Attribution: whose device time it is, whatever the kernels call themselves."""
+"""Profiling: what a recording must show to be believed, and real recordings of the CPU device."""
+
+import threading
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.profiler import record_function
 
-from drkernel_q.evaluation import Origin, Profile
-from workers.profiling import MAX_ROWS, Row, attribute
-
-OWN = {"softmax_kernel", "_fwd"}
-
-
-def origins(profile: Profile) -> dict[str, Origin]:
-    return {kernel.name: kernel.origin for kernel in profile.kernels}
+from drkernel_q.evaluation import Outcome
+from workers.profiler import Profiler
+from workers.profiling import fault_of, host_fault_of
+from workers.session import Answer
+from workers.trace import CALL_RANGE, OWN_RANGE, Row, Span, Trace
 
 
-def test_figures_are_for_one_call() -> None:
-    rows = [Row("softmax_kernel", None, 300.0, 10), Row("vectorized_elementwise", "aten::add", 100.0, 20)]
-    profile = attribute(rows, OWN, 10)
-    assert profile.profile_ratio == pytest.approx(0.75)
-    assert profile.launches == 1.0
-    assert profile.device_us == pytest.approx(40.0)
-    assert [(kernel.name, kernel.device_us, kernel.launches) for kernel in profile.kernels] == [
-        ("softmax_kernel", 30.0, 1.0),
-        ("vectorized_elementwise", 10.0, 2.0),
-    ]
-
-
-def test_who_wrote_what() -> None:
-    rows = [
-        Row("softmax_kernel", None, 1.0, 1),
-        Row("sm90_xmma_gemm_f32f32", "aten::mm", 1.0, 1),
-        Row("triton_poi_fused_add_0", None, 1.0, 1),
-        Row("triton_red_fused_sum_1", "inductor::run", 1.0, 1),
-        Row("Memcpy DtoD (Device -> Device)", None, 1.0, 1),
-        Row("Memset (Device)", "aten::zero_", 1.0, 1),
-        Row("cutlass_80_tensorop", None, 1.0, 1),
-    ]
-    assert origins(attribute(rows, OWN, 1)) == {
-        "softmax_kernel": Origin.CANDIDATE,
-        "sm90_xmma_gemm_f32f32": Origin.TORCH,
-        "triton_poi_fused_add_0": Origin.COMPILER,
-        "triton_red_fused_sum_1": Origin.COMPILER,
-        "Memcpy DtoD (Device -> Device)": Origin.MEMORY,
-        "Memset (Device)": Origin.MEMORY,
-        "cutlass_80_tensorop": Origin.OTHER,
-    }
+def spans(*windows_us: float) -> Trace:
+    return Trace(spans=tuple(Span(window, window, 0.0, 1) for window in windows_us))
 
 
 @pytest.mark.parametrize(
-    "row",
+    ("trace", "fault"),
     [
-        Row("softmax_kernel", "aten::mm", 5.0, 1),
-        Row("softmax_kernel_2", None, 5.0, 1),
-        Row("my_softmax_kernel", None, 5.0, 1),
-        Row("softmax", None, 5.0, 1),
-        Row("SOFTMAX_KERNEL", None, 5.0, 1),
-        Row("softmax_kernel ", None, 5.0, 1),
-        Row("void at::native::softmax_kernel<float>()", None, 5.0, 1),
-        Row("", None, 5.0, 1),
+        (spans(100.0, 100.0, 100.0), None),
+        (spans(100.0, 100.0), "2 calls were recorded, 3 were made"),
+        (spans(100.0, 100.0, 100.0, 100.0), "4 calls were recorded, 3 were made"),
+        (spans(56.0, 56.0, 56.0), None),
+        (spans(54.0, 54.0, 54.0), "calls that take 100 us have 54 us in the recording"),
+        (spans(0.0, 0.0, 100.0), "calls that take 100 us have 0 us in the recording"),
+        (spans(500.0, 900.0, 700.0), None),
     ],
-    ids=lambda row: f"{row.name} {row.operator}",
+    ids=["whole", "too few", "too many", "just enough", "too little", "mostly nothing", "more"],
 )
-def test_a_name_that_is_near_or_borrowed_is_not_the_candidates(row: Row) -> None:
-    profile = attribute([row], OWN, 1)
-    assert profile.kernels[0].origin is not Origin.CANDIDATE
-    assert (profile.profile_ratio, profile.launches) == (0.0, 0.0)
+def test_a_recording_shows_every_call_and_its_time(trace: Trace, fault: str | None) -> None:
+    assert fault_of(trace, 3, 0.1) == fault
 
 
-def test_the_same_name_within_an_operator_is_counted_apart() -> None:
-    rows = [Row("_fwd", None, 30.0, 3), Row("_fwd", "aten::_softmax", 70.0, 7), Row("_fwd", None, 10.0, 1)]
-    profile = attribute(rows, OWN, 1)
-    assert [(kernel.origin, kernel.device_us, kernel.launches) for kernel in profile.kernels] == [
-        (Origin.TORCH, 70.0, 7.0),
-        (Origin.CANDIDATE, 40.0, 4.0),
-    ]
-    assert profile.profile_ratio == pytest.approx(40 / 110)
+@given(st.floats(1e-5, 0.026))
+def test_a_tiny_call_is_not_asked_for_its_time(claimed_ms: float) -> None:
+    assert fault_of(spans(0.0), 1, claimed_ms) is None
 
 
-def test_copies_count_as_device_time_and_never_as_own() -> None:
-    rows = [Row("_fwd", None, 60.0, 1), Row("Memcpy HtoD", None, 30.0, 1), Row("Memset (Device)", None, 10.0, 1)]
-    assert attribute(rows, OWN, 1).profile_ratio == pytest.approx(0.6)
+def test_on_the_cpu_device_launches_are_counted_twice() -> None:
+    call = Answer(None, Outcome.CORRECT, None, (), own_launches=2, other_launches=1)
+    recorded = Row("own", None, 1.0, 3)
+    whole = Trace((recorded, Row("aten::add", "aten::add", 1.0, 9)), (Span(1.0, 1.0, 0.0, 1),))
+    assert host_fault_of(whole, [call]) is None
+    assert host_fault_of(whole._replace(rows=(recorded._replace(times=4),)), [call]) == (
+        "4 launches were recorded, 3 were made"
+    )
+    assert host_fault_of(whole, [call, call]) == "1 calls were recorded, 2 were made"
 
 
-@pytest.mark.parametrize("rows", [[], [Row("_fwd", None, 0.0, 5)]], ids=["nothing", "no time"])
-def test_without_device_time_there_is_no_ratio(rows: list[Row]) -> None:
-    assert attribute(rows, OWN, 2).profile_ratio is None
+def work() -> None:
+    left = torch.ones(8, 8)
+    with record_function(OWN_RANGE + "mine"):
+        left + left
+    torch.softmax(left, -1)
 
 
-def test_a_long_profile_is_cut_and_its_sums_are_not() -> None:
-    rows = [Row(f"kernel_{number}", None, 1.0, 1) for number in range(2 * MAX_ROWS)]
-    rows.append(Row("_fwd", None, 0.5, 1))
-    profile = attribute(rows, OWN, 1)
-    assert len(profile.kernels) == MAX_ROWS
-    assert profile.device_us == pytest.approx(2 * MAX_ROWS + 0.5)
-    assert profile.launches == 1.0
-    assert profile.profile_ratio == pytest.approx(0.5 / (2 * MAX_ROWS + 0.5))
-    assert all(len(kernel.name) <= 200 for kernel in attribute([Row("x" * 5000, None, 1.0, 1)], OWN, 1).kernels)
+def recorded(*calls: object, profiler: Profiler | None = None) -> Trace:
+    profiler = profiler or Profiler("cpu")
+    profiler.start()
+    assert profiler.on
+    work()
+    for call in calls:
+        with profiler.call():
+            assert callable(call)
+            call()
+    trace = profiler.stop()
+    assert not profiler.on
+    return trace
 
 
-ROWS = st.builds(
-    Row,
-    st.sampled_from(["_fwd", "softmax_kernel", "gemm", "Memcpy DtoD"]),
-    st.sampled_from([None, "aten::mm"]),
-    st.floats(0.0, 1e6),
-    st.integers(1, 100),
-)
+def names(trace: Trace) -> list[tuple[str, int]]:
+    return sorted((row.name, row.times) for row in trace.rows if row.name != "aten::ones")
 
 
-@given(st.lists(ROWS, max_size=8), st.integers(1, 10))
-def test_the_ratio_is_a_share(rows: list[Row], calls: int) -> None:
-    profile = attribute(rows, OWN, calls)
-    assert profile.device_us == pytest.approx(sum(row.device_us for row in rows) / calls)
-    times = [kernel.device_us for kernel in profile.kernels]
-    assert times == sorted(times, reverse=True)
-    if profile.profile_ratio is not None:
-        assert 0.0 <= profile.profile_ratio <= 1.0
-        own = sum(row.device_us for row in rows if row.operator is None and row.name in OWN)
-        assert profile.profile_ratio * profile.device_us == pytest.approx(own / calls)
+def test_calls_are_recorded_again_and_again() -> None:
+    profiler = Profiler("cpu")
+    for _ in range(2):
+        trace = recorded(work, work, profiler=profiler)
+        assert trace.fault is None
+        assert len(trace.spans) == 2
+        assert names(trace) == [("aten::softmax", 2), ("mine", 2)]
+        assert all(0 < span.busy_us <= span.window_us for span in trace.spans)
+
+
+def test_work_of_a_thread_within_a_call_is_the_calls() -> None:
+    def threaded() -> None:
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+
+    assert names(recorded(threaded)) == [("aten::softmax", 1), ("mine", 1)]
+
+
+def test_a_call_within_a_call_is_one_too_many() -> None:
+    def twice() -> None:
+        with record_function(CALL_RANGE):
+            work()
+
+    trace = recorded(twice)
+    assert fault_of(trace, 1, 0.0) == "2 calls were recorded, 1 were made"
+
+
+def test_a_session_that_somebody_ends_is_a_fault() -> None:
+    trace = recorded(work, torch.autograd._disable_profiler)
+    assert trace.fault is not None
+    assert trace.rows == ()
+    assert recorded(work).fault is None  # and no harm is done to the next one
