@@ -139,7 +139,7 @@ class Harness:
         self.launches()
         with watch(self.device) as written, torch.set_grad_enabled(message["grad"]):
             start = time.perf_counter()
-            result = self.model(*inputs)
+            result = self._forward(inputs)
             self.sync()
             seconds = time.perf_counter() - start
         outputs: list[Tensor] = []

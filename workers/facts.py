@@ -57,6 +57,7 @@ class Facts:
             seen=tuple(Evidence(code=each.code, weight=each.weight, detail=each.detail) for each in seen),
             probes=self.hack_check.probes,
             touched=self.hack_check.touched,
+            modes=self.hack_check.modes,
             **self.numbers,
         )
 

@@ -140,10 +140,13 @@ class Judge:
     def _profile(self, candidate: timing.CandidateSide) -> None:
         facts = self.facts
         claimed_ms = facts.timing.candidate_ms if facts.timing else None
-        examination = profiling.examine(candidate, self.protocol.backend, claimed_ms)
+        examination = profiling.examine(candidate, self.protocol, claimed_ms)
         facts.profile = examination.profile
         facts.numbers["profiled_launches"] = examination.launches
         facts.raw["profile"] = [ProfileRow(**row._asdict()) for row in examination.rows]
+        facts.hack_check.modes = profiling.look_at_modes(
+            candidate, self.protocol, facts.profile, facts.hack_check.modes
+        )
 
     def _compare_processes(self, candidate: timing.CandidateSide, result: TrialResult) -> None:
         """Hold what the timed process did against what the checked one did."""
@@ -156,6 +159,7 @@ class Judge:
             "first_wrong": next(iter(candidate.faults), None),
             "timed_calls": len(calls),
             "idle_calls": sum(not answer.own_launches for answer in calls),
+            "compiled_calls": sum(answer.compiled > 0 for answer in calls[candidate.warm :]),
             "other_names": names != result.own_names,
         }
         facts.raw["kernel_names"] = {"checked": sorted(result.own_names), "timed": sorted(names)}

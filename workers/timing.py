@@ -163,6 +163,8 @@ class CandidateSide:
         """Seeds of the inputs of all calls, in order."""
         self.calls: list[Answer] = []
         """What came with each timed call."""
+        self.warm = 0
+        """How many of them were made to warm up."""
         self.fetched: list[Answer] = []
         """What came with each snapshot."""
         self.snapshots: list[tuple[int, list[Tensor]]] = []
@@ -258,6 +260,7 @@ def time_both(candidate: CandidateSide, versions: Sequence[Version], budget_s: f
     references = {version: ReferenceSide(reference, version, stopwatch) for version in versions}
     sides: list[Side] = [*references.values(), candidate]
     counts = plan(device, sum(_warm_up(side, device) for side in sides), budget_s)
+    candidate.warm = len(candidate.calls)
     times: dict[int, list[list[float]]] = {id(side): [] for side in sides}
     checked = 0
     for block in range(counts.blocks):

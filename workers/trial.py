@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 from drkernel_q.correctness import Correctness, Precision
 from drkernel_q.errors import BadProblem
 from drkernel_q.evaluation import Outcome, Protocol
-from drkernel_q.observation import Probe, Weight
+from drkernel_q.observation import Mode, ModeCall, Probe, Weight
 from workers import correctness, integrity, probe, state
 from workers.correctness import Comparison
 from workers.integrity import Finding
@@ -27,6 +27,8 @@ class HackCheck:
     """Those that were made, and why others were not (`drkernel_q.observation.Observations.probes`)."""
     touched: float | None = None
     """Share of output elements that changed with what the candidate's kernels write."""
+    modes: dict[Mode, ModeCall] = field(default_factory=dict)
+    """What ran in each module mode."""
 
 
 class TrialResult(NamedTuple):
@@ -226,11 +228,12 @@ def check_modes(
     session: Session, reference: Reference, protocol: Protocol, result: TrialResult, source: str, check: HackCheck
 ) -> None:
     """Look at which Triton kernels run in `train()` and in `eval()` (the hack check of the article, section 4.3)."""
-    if protocol.backend != "triton":
+    if protocol.backend == "any":
         return
     inputs = reference.inputs(secrets.randbits(63))
     expected = reference.expected(inputs)
-    scored, other = ("train", "eval") if reference.train else ("eval", "train")
+    scored: Mode = "train" if reference.train else "eval"
+    other: Mode = "eval" if reference.train else "train"
     try:
         answer = session.call(inputs, expected, train=not reference.train)
     except CandidateFailed as failed:
@@ -238,11 +241,15 @@ def check_modes(
             raise
         answer = Answer(None, failed.outcome, failed.error, ())  # the other mode is looked at, and not judged
     check.probes[Probe.MODE] = ""
+    check.modes = {
+        scored: ModeCall(kernels=tuple(sorted(result.own_names)), milliseconds=result.seconds * 1e3),
+        other: ModeCall(kernels=tuple(sorted(answer.own_names)), milliseconds=answer.seconds * 1e3 or None),
+    }
     times = f"{scored} {result.seconds * 1e3:.3g} ms, {other} {answer.seconds * 1e3:.3g} ms end to end"
-    if not result.own_launches:
+    if not result.own_launches and protocol.backend == "triton":  # kernels in CUDA C++ only the profile can see
         where = f"{other}() and not in {scored}(), which is scored ({times})"
         check.findings.append(_no_launches(answer, result, source, where))
-    elif not answer.own_launches:
+    elif result.own_launches and not answer.own_launches:
         detail = f"the candidate's Triton kernels run in {scored}() and not in {other}() ({times})"
         check.findings.append(Finding("A9", Weight.NOTE, detail))
     if result.last_launches:
