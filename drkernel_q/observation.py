@@ -52,6 +52,8 @@ class Probe(StrEnum):
     """With every Triton launch suppressed."""
     PERTURBATION = "perturbation"
     """With what Triton launches write changed a little."""
+    WEIGHTS = "weights"
+    """With other weights, loaded after construction."""
 
 
 #: Module modes: `train()` and `eval()`.

@@ -58,6 +58,7 @@ PROBES: Mapping[Probe, str] = {
     Probe.STRUCTURE: "A14",
     Probe.AMPLIFIED: "A14",
     Probe.GRADIENTS: "A8",
+    Probe.WEIGHTS: "B9",
 }
 #: Those that only make sense where the candidate's own kernels are asked for, and what meddles with Triton's launches.
 OWN_PROBES: Mapping[Probe, str] = {Probe.MODE: "A9"}

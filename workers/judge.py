@@ -24,7 +24,7 @@ from drkernel_q.evaluation import (
     Stage,
 )
 from drkernel_q.observation import Weight
-from workers import profiling, timing, trial
+from workers import hackcheck, profiling, timing, trial, weights
 from workers.facts import Facts
 from workers.integrity import Finding
 from workers.reference import Reference
@@ -89,6 +89,8 @@ class Judge:
         with self._candidate("load") as session:
             with self._stage("correctness"):
                 result = trial.run_trials(session, reference, self.protocol)
+                if result.outcome is Outcome.CORRECT:
+                    result = weights.try_whole_numbers(session, reference, result)
             facts.correctness = result.correctness
             facts.outcome = result.outcome
             facts.error = result.detail
@@ -98,8 +100,9 @@ class Judge:
             if result.outcome is Outcome.CORRECT and Stage.INTEGRITY in self.protocol.stages:
                 with self._stage("integrity"):
                     source = self.request.kernel.source
-                    trial.check_modes(session, reference, self.protocol, result, source, facts.hack_check)
-                    trial.check_contents(session, reference, facts.hack_check)
+                    hackcheck.check_modes(session, reference, self.protocol, result, source, facts.hack_check)
+                    hackcheck.check_contents(session, reference, facts.hack_check)
+                    weights.check_weights(session, reference, facts.hack_check)
         return result
 
     def _measure(self, reference: Reference, result: TrialResult) -> None:
