@@ -55,7 +55,7 @@ class Sensitivity(Value):
     scale: bool | None = None
     """With all values doubled (zeros become ones, truth values are inverted)."""
     row: bool | None = None
-    """With another row (along the last dimension)."""
+    """With another row (along the last dimension); a vector has none."""
     element: bool | None = None
     """With one other element."""
     read_share: float | None = None
@@ -119,7 +119,7 @@ class Audit(Value):
     """Median time of one eager call, milliseconds, cold cache."""
     compile_ms: float | None = None
     """The same under torch.compile; only measured when asked for."""
-    kernels: float | None = None
+    kernels: int | None = None
     """Kernels, copies and fills on the device for one eager call; None on the cpu device."""
     relative_l2: float | None = None
     """Largest relative L2 error of an output against fp64; None when the problem cannot be run in fp64."""
@@ -129,6 +129,8 @@ class Audit(Value):
     """Whether two calls in the same state of the random generators give the same bits."""
     random: bool | None = None
     """Whether a call draws random numbers."""
+    repeatable: bool | None = None
+    """Whether a further call, with other random numbers, gives the same but for rounding."""
     changes_inputs: bool | None = None
     """Whether a call writes to its inputs."""
     output_rms: float | None = None
@@ -191,9 +193,9 @@ def _about_outputs(audit: Audit) -> Iterable[Flag | None]:
     yield _flag(FlagCode.UNUSABLE, audit.unusable)
     yield _flag(FlagCode.DEGENERATE, "zeros would pass" if audit.zeros_pass else None)
     yield _flag(FlagCode.CONSTANT_OUTPUT, _constancy(audit))
-    yield _flag(FlagCode.RANDOM_FORWARD, "a call draws random numbers" if audit.random else None)
+    yield _flag(FlagCode.RANDOM_FORWARD, "calls on the same inputs differ" if audit.repeatable is False else None)
     differs = audit.deterministic is False
-    yield _flag(FlagCode.NONDETERMINISTIC, "two calls on the same inputs differ" if differs else None)
+    yield _flag(FlagCode.NONDETERMINISTIC, "bits of two calls on the same inputs differ" if differs else None)
     differs = audit.train_differs is True
     yield _flag(FlagCode.TRAIN_EVAL_DIFFER, "outputs in train() differ from those in eval()" if differs else None)
     yield _flag(FlagCode.NOT_FINITE, "outputs hold NaN or infinity" if audit.finite is False else None)

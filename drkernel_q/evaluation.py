@@ -126,8 +126,9 @@ class Protocol(Value):
     baselines: tuple[Baseline, ...] = (Baseline.EAGER,)
     mode: Literal["eval", "train"] = "eval"
     """The module mode that is checked and timed; the other one is only looked at by the hack check."""
-    backend: Literal["triton", "any"] = "triton"
-    """With `triton`, a candidate that runs no Triton kernel of its own in the scored mode is rejected."""
+    backend: Literal["triton", "cuda", "any"] = "triton"
+    """Whose kernels must run in the scored mode: the candidate's own in Triton, its own in Triton or CUDA C++, or
+    anybody's (then nobody looks who did the work, but everything else is looked at)."""
     precision: Precision = Precision.REFERENCE
     """The least precise class that counts as full precision; baselines are made in it too."""
     timing_budget_s: Annotated[float, Field(gt=0, le=600)] = 5.0

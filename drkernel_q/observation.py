@@ -1,6 +1,7 @@
 """Observation: what a judge saw that bears on integrity. Facts only; `drkernel_q.rules` says what they amount to."""
 
 from enum import StrEnum
+from typing import Literal
 
 from pydantic import Field
 
@@ -51,6 +52,23 @@ class Probe(StrEnum):
     """With every Triton launch suppressed."""
     PERTURBATION = "perturbation"
     """With what Triton launches write changed a little."""
+    WEIGHTS = "weights"
+    """With other weights, loaded after construction."""
+
+
+#: Module modes: `train()` and `eval()`.
+Mode = Literal["train", "eval"]
+
+
+class ModeCall(Value):
+    """One forward call in a module mode: what of the candidate's ran."""
+
+    kernels: tuple[str, ...] = ()
+    """Triton functions of its own that were launched."""
+    on_device: tuple[str, ...] | None = None
+    """Kernels of its own that took device time, Triton or not; None where no profile was made in this mode."""
+    milliseconds: float | None = None
+    """End to end, by the wall clock of the candidate's process; None if the call raised."""
 
 
 class Observations(Value):
@@ -60,6 +78,8 @@ class Observations(Value):
     """What detectors saw, each with the weight that it claims."""
     probes: dict[Probe, str] = Field(default_factory=dict)
     """Probes of the integrity stage: empty for one that was made, otherwise why it could not be."""
+    modes: dict[Mode, ModeCall] = Field(default_factory=dict)
+    """What ran in `train()` and in `eval()`, where the hack check looked."""
     own_launches: int = 0
     """Launches of the candidate's own Triton functions over the correctness trials."""
     touched: float | None = None
@@ -68,6 +88,8 @@ class Observations(Value):
     """Timed calls of the second process, profiled ones included, bursts not."""
     idle_calls: int = 0
     """Those of them in which no Triton function of the candidate was launched."""
+    compiled_calls: int = 0
+    """Those after the warm-up in which a Triton kernel was compiled or loaded onto the device."""
     profiled_launches: int | None = None
     """Launches of the candidate's own Triton functions during the profiled calls, as counted by Triton."""
     other_names: bool | None = None

@@ -7,6 +7,7 @@ A reward follows the verdict that the evaluation carries. Where the rules have c
 `evaluation.revised(drkernel_q.rules.judge(evaluation))`, or read it from the store with its latest verdict.
 """
 
+from drkernel_q.audit import Audit
 from drkernel_q.evaluation import Evaluation
 from drkernel_q.value import Value
 
@@ -20,11 +21,16 @@ class RewardConfig(Value):
     """Speedups count up to this."""
 
 
-def reward(evaluation: Evaluation, config: RewardConfig | None = None) -> float:
-    """Return r = C * (1 + lambda * clip(S, 0, cap) * PR); a missing S or PR counts as 0, and so does an S to audit."""
+def reward(evaluation: Evaluation, config: RewardConfig | None = None, audit: Audit | None = None) -> float:
+    """Return r = C * (1 + lambda * clip(S, 0, cap) * PR); a missing S or PR counts as 0.
+
+    So does an S on a problem whose `audit`, on the same kind of device, says that speed is worth nothing, and without
+    an audit an S so large that it needs one.
+    """
     config = config or RewardConfig()
     if not evaluation.honest_and_correct:
         return 0.0
-    speedup = 0.0 if evaluation.needs_audit else evaluation.speedup or 0.0
+    counts = audit.speed_rewarded if audit is not None else not evaluation.needs_audit
+    speedup = (evaluation.speedup or 0.0) if counts else 0.0
     ratio = (evaluation.profile.profile_ratio if evaluation.profile else None) or 0.0
     return 1.0 + config.speed_weight * min(max(speedup, 0.0), config.speedup_cap) * ratio

@@ -7,6 +7,7 @@ is not there is a detector that failed: nothing is clean because nobody looked.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from drkernel_q import authorship
 from drkernel_q.artefact import Artefacts
 from drkernel_q.audit import Audit
 from drkernel_q.evaluation import (
@@ -60,9 +61,11 @@ PROBES: Mapping[Probe, str] = {
     Probe.STRUCTURE: "A14",
     Probe.AMPLIFIED: "A14",
     Probe.GRADIENTS: "A8",
+    Probe.WEIGHTS: "B9",
 }
-#: Those that only make sense where the candidate's Triton kernels are asked for.
-TRITON_PROBES: Mapping[Probe, str] = {Probe.MODE: "A9", Probe.ABLATION: "A5", Probe.PERTURBATION: "A6"}
+#: Those that only make sense where the candidate's own kernels are asked for, and what meddles with Triton's launches.
+OWN_PROBES: Mapping[Probe, str] = {Probe.MODE: "A9"}
+TRITON_PROBES: Mapping[Probe, str] = {Probe.ABLATION: "A5", Probe.PERTURBATION: "A6"}
 
 _GRAVITY = (
     (Weight.HARD, Integrity.REJECTED),
@@ -127,18 +130,20 @@ def missing(evaluation: Evaluation) -> list[Evidence]:
     if Stage.TIMING in protocol.stages:
         lacking |= _missing_timing(evaluation, observed)
     if Stage.PROFILE in protocol.stages and (evaluation.profile is None or evaluation.profile.profile_ratio is None):
-        lacking["E13"] = "the profiler recorded no device activity"
+        lacking["E13"] = (evaluation.profile and evaluation.profile.fault) or "no device activity was recorded"
     return [Evidence(code=code, weight=Weight.FAILED, detail=detail) for code, detail in lacking.items()]
 
 
 def _missing_probes(observed: Observations, protocol: Protocol, *, profiled: bool) -> dict[str, str]:
-    triton = protocol.backend == "triton"
-    wanted = {**PROBES, **TRITON_PROBES} if triton else PROBES
+    own, triton = protocol.backend != "any", protocol.backend == "triton"
+    wanted = {**PROBES, **(OWN_PROBES if own else {}), **(TRITON_PROBES if triton else {})}
     left_out = {code: probe for probe, code in wanted.items() if probe not in observed.probes}
     lacking = {code: f"the probe `{probe.value}` is missing" for code, probe in left_out.items()}
     why_not = observed.probes.get(Probe.ABLATION)
     if triton and why_not and observed.own_launches and not profiled:
         lacking["A5"] = f"launches were not suppressed ({why_not}), and no profile says what ran instead"
+    if protocol.backend == "cuda" and not observed.own_launches and not profiled:
+        lacking["A1"] = "no Triton kernel was launched, and no profile says whether CUDA C++ of the candidate was"
     return lacking
 
 
@@ -189,14 +194,6 @@ def _idle(evaluation: Evaluation, observed: Observations, protocol: Protocol) ->
         yield Evidence(code="A8", weight=Weight.HARD if profile else Weight.FAILED, detail=detail)
 
 
-def _nothing_on_device(evaluation: Evaluation, observed: Observations, protocol: Protocol) -> Iterator[Evidence]:
-    profile, launching = evaluation.profile, observed.timed_calls > observed.idle_calls
-    if profile is None or profile.profile_ratio is None or protocol.backend != "triton":
-        return
-    if launching and not profile.launches:
-        yield _hard("A7", "Triton launches were counted, but no kernel of the candidate took device time")
-
-
 def _others(_: Evaluation, observed: Observations, __: Protocol) -> Iterator[Evidence]:
     if observed.other_names:
         detail = "other Triton kernels run in the process that was timed than in the one that was checked"
@@ -229,7 +226,7 @@ def _slowed(evaluation: Evaluation, _: Observations, __: Protocol) -> Iterator[E
 
 
 _Rule = Callable[[Evaluation, Observations, Protocol], Iterable[Evidence]]
-_RULES: tuple[_Rule, ...] = (_late, _hidden, _wrong, _idle, _nothing_on_device, _others, _touched, _drift, _slowed)
+_RULES: tuple[_Rule, ...] = (_late, _hidden, _wrong, _idle, _others, _touched, _drift, _slowed, *authorship.RULES)
 
 
 def _physics(evaluation: Evaluation, observed: Observations, audited: int | None) -> Iterator[Evidence]:

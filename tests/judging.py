@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from drkernel_q import rules
+from drkernel_q.audit import Audit, AuditRequest
 from drkernel_q.evaluation import Evaluation, EvaluationRequest, Failure, Protocol
 from drkernel_q.kernel import Kernel
 from drkernel_q.problem import Problem, builtin_files, load_problem
@@ -63,6 +64,17 @@ class Bench:
         result = self.result(problem, source, **options)
         assert isinstance(result, Evaluation), result
         return result
+
+    def audit(self, problem: Problem, *, deadline_s: float = 50.0, compile: bool = False) -> Audit | Failure:
+        """Audit `problem`; return facts or the reason why there are none."""
+        request = AuditRequest(
+            id="0" * 32,
+            problem=problem,
+            deadline_s=deadline_s,
+            compile=compile,
+            submitted_at="2026-01-01T00:00:00Z",
+        )
+        return self.evaluator.audit(request, lambda: False)
 
     def close(self) -> None:
         """End the zygote."""

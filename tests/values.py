@@ -161,6 +161,7 @@ def an_audit(device_kind: str = H200, **facts: Any) -> Audit:
         "finite": True,
         "deterministic": True,
         "random": False,
+        "repeatable": True,
         "zeros_pass": False,
         "constant_passes": False,
         "other_passes": False,

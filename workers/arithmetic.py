@@ -4,6 +4,7 @@ For errors the operands of every product are rounded to what the class keeps of 
 same on every device, and no library chooses another way for small sizes. For times torch is asked as a user would ask.
 """
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -152,3 +153,24 @@ def products_in(precision: Precision, device: str) -> Iterator[None]:
                 owner.allow_tf32 = value
     else:
         yield
+
+
+class _Peak(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.value: float = 0.0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for value in result if isinstance(result, tuple | list) else [result]:
+            if isinstance(value, Tensor) and value.is_floating_point() and value.numel():
+                largest = float(value.abs().max())
+                self.value = max(self.value, largest) if math.isfinite(largest) else math.inf
+        return result
+
+
+def largest_value(call: Callable[..., Any], *args: Any) -> float:
+    """Return the largest magnitude of any result of an operator while `call` runs; infinite where it is not finite."""
+    with _Peak() as peak:
+        call(*args)
+    return float(peak.value)

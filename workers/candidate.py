@@ -28,6 +28,8 @@ from workers.wire import Channel, WireClosed, close_all
 
 #: Longest error text that is sent, characters; the end of a traceback says most.
 MAX_ERROR = 6000
+#: Most names that are sent in one reply.
+MAX_NAMES = 100
 _COMPILE_ERRORS = (
     "CompilationError",
     "UnsupportedLanguageConstruct",
@@ -71,6 +73,7 @@ class Harness:
             "share": self.share,
             "load": self.load,
             "build": self.build,
+            "adopt": self.adopt,
             "call": self.call,
             "profile": self.profile,
             "preload": self.preload,
@@ -127,6 +130,11 @@ class Harness:
         given = dict(zip(message["state"], tensors[len(tensors) - len(message["state"]) :], strict=True))
         return {"state": _adopt_state(model, given)}
 
+    def adopt(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        """Load another state into the model that there is."""
+        given = dict(zip(message["state"], self._read(message, "cpu"), strict=True))
+        return {"state": _adopt_state(self.model, given)}
+
     def call(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Run one forward pass on the given inputs and put the outputs into the judge's memory."""
         fresh = self._read(message, self.device)
@@ -134,6 +142,7 @@ class Harness:
         inputs = [unflatten(skeleton, self.tensors) for skeleton in message["inputs"]]
         self._set_mode(message["train"])
         pristine = [tensor.clone() for tensor in self.tensors]
+        before = _state_checksums(self.model)
         _poison(self.device, message["sizes"], message["poison"])
         watch = {"ablate": launch.suppressed, "perturb": launch.perturbed}.get(
             message["meddle"], contextlib.nullcontext
@@ -141,14 +150,20 @@ class Harness:
         self.launches()
         with watch(self.device) as written, torch.set_grad_enabled(message["grad"]):
             start = time.perf_counter()
-            result = self.model(*inputs)
+            result = self._forward(inputs)
             self.sync()
             seconds = time.perf_counter() - start
         outputs: list[Tensor] = []
         skeleton = flatten(result, outputs)
         reply = self._describe(outputs, self.tensors) | {"skeleton": skeleton, "seconds": seconds}
         changed = not all(integrity.same_bits(old, new) for old, new in zip(pristine, self.tensors, strict=True))
-        reply |= {"changed": changed, "written": written if message["meddle"] == "perturb" else []}
+        after = _state_checksums(self.model)
+        mutated = [[name, value[0]] for name, value in before.items() if after.get(name, value) != value]
+        reply |= {
+            "changed": changed,
+            "mutated": mutated[:MAX_NAMES],
+            "written": written if message["meddle"] == "perturb" else [],
+        }
         return reply | self._deliver(outputs, self.segments[message["sink"]])
 
     def profile(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
@@ -287,6 +302,15 @@ def _adopt_state(model: Any, given: dict[str, Tensor]) -> str:
         return "equal"
     model.load_state_dict(given)
     return "loaded"
+
+
+def _state_checksums(model: Any) -> dict[str, tuple[bool, int]]:
+    """Say of each parameter and buffer whether it is a parameter, and sum up its bits."""
+    if not isinstance(model, nn.Module):
+        return {}
+    named = [(True, model.named_parameters()), (False, model.named_buffers())]
+    plain = [(kind, name, tensor) for kind, each in named for name, tensor in each if integrity.is_plain(tensor)]
+    return {name: (kind, integrity.checksum(tensor)) for kind, name, tensor in plain}
 
 
 def _is_open(fd: int) -> bool:

@@ -54,14 +54,32 @@ class Comparison(NamedTuple):
 def compare(expected: Expected, outputs: Sequence[Tensor]) -> Comparison:
     """Compare outputs of the right shapes and dtypes with the reference; the worst output speaks for all."""
     results = _compare_each(expected, outputs)
-    wrong = [number for number, result in enumerate(results) if result.outcome is not Outcome.CORRECT]
+    wrong = _wrong(results)
     if not wrong:
         return _merged(results)
-    if all(_may_be_downgraded(expected.working[number], results[number]) for number in wrong):
-        found = downgrade.explain(expected, outputs, wrong)
-        if found is not None:
-            return _forgiven(_merged(results), found)
+    found = _explain(expected, outputs, results, wrong)
+    if found is not None:
+        return _forgiven(_merged(results), found)
     return _with_pattern(_merged(results), wrong[0], expected, outputs[wrong[0]])
+
+
+def passes(expected: Expected, outputs: Sequence[Tensor]) -> bool:
+    """Whether `compare` calls the outputs correct; where they are wrong is not looked for."""
+    results = _compare_each(expected, outputs)
+    wrong = _wrong(results)
+    return not wrong or _explain(expected, outputs, results, wrong) is not None
+
+
+def _wrong(results: Sequence[Comparison]) -> list[int]:
+    return [number for number, result in enumerate(results) if result.outcome is not Outcome.CORRECT]
+
+
+def _explain(
+    expected: Expected, outputs: Sequence[Tensor], results: Sequence[Comparison], wrong: Sequence[int]
+) -> downgrade.Downgrade | None:
+    """Find the less precise class whose errors those of the wrong outputs are."""
+    hopeful = all(_may_be_downgraded(expected.working[number], results[number]) for number in wrong)
+    return downgrade.explain(expected, outputs, wrong) if hopeful else None
 
 
 def _compare_each(expected: Expected, outputs: Sequence[Tensor]) -> list[Comparison]:

@@ -1,7 +1,8 @@
 """Evaluator: what a worker's pool child keeps between tasks, and one evaluation from request to facts.
 
 The pool child imports no torch. It keeps a zygote, asks it for a judge for each request, listens to the judge, and ends
-it when the deadline is over or nobody wants the answer.
+it when the deadline is over or nobody wants the answer. The process of an audit is kept for further audits while it
+says that all is well with it.
 """
 
 import os
@@ -10,15 +11,17 @@ import select
 import tempfile
 import time
 from collections.abc import Callable
-from typing import IO, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from drkernel_q import __version__
+from drkernel_q.audit import Audit, AuditRequest
 from drkernel_q.environment import Environment
 from drkernel_q.evaluation import Evaluation, EvaluationRequest, Failure
+from drkernel_q.request import Request
 from drkernel_q.settings import Settings
 from workers.device import Device
 from workers.wire import Channel, WireClosed, WireTimeout
-from workers.zygote import Child, Zygote, ZygoteConfig
+from workers.zygote import Zygote, ZygoteConfig
 
 #: How often a running evaluation is asked for, seconds.
 CANCEL_POLL_S = 1.0
@@ -47,6 +50,7 @@ class Evaluator:
         self.versions: dict[str, str] = {}
         self.isolation: tuple[str, ...] = ()
         self._zygote: Zygote | None = self._start()
+        self._kept: _Process | None = None
 
     def _start(self) -> Zygote:
         memory_bytes = min(self.settings.candidate_memory_bytes, _total_memory_bytes() // 2)
@@ -82,36 +86,73 @@ class Evaluator:
 
     def judge(self, request: EvaluationRequest, cancelled: Callable[[], bool]) -> Judged | Failure:
         """Judge one request; every end that is not a fact about the kernel is a `Failure`."""
+        answer = self._ask("judge", request, request.deadline_s + DEADLINE_GRACE_S, cancelled)
+        if isinstance(answer, Failure):
+            return answer
+        return Judged(Evaluation.model_validate(answer["evaluation"]), answer.get("artefacts"))
+
+    def audit(self, request: AuditRequest, cancelled: Callable[[], bool]) -> Audit | Failure:
+        """Audit one problem; that its reference dies or takes too long is a fact about it."""
+        answer = self._ask("audit", request, request.deadline_s, cancelled)
+        if not isinstance(answer, Failure):
+            return Audit.model_validate(answer["audit"])
+        if answer.kind in ("problem", "deadline"):
+            return Audit(environment=self._facts(), unusable=answer.message)
+        return answer
+
+    def _ask(
+        self, role: str, request: Request, deadline_s: float, cancelled: Callable[[], bool]
+    ) -> dict[str, Any] | Failure:
+        """Have a process of this role serve a request; return its message with the facts."""
         try:
             self.wait_ready()
-            with tempfile.TemporaryFile("w+", errors="replace") as log:
-                return self._judge(request, cancelled, log)
+            process = self._take(role)
+            again = False
+            try:
+                answer = self._converse(process, request, deadline_s, cancelled)
+                again = isinstance(answer, dict) and answer.get("again", False)
+            finally:
+                if again:
+                    self._kept = process
+                else:
+                    self._end(process)
         except (WireClosed, WireTimeout) as error:
             self.close()
             reason = f"The process that forks judges failed ({type(error).__name__}: {error})."
             return Failure(kind="infrastructure", message=reason)
+        return answer
 
-    def _judge(self, request: EvaluationRequest, cancelled: Callable[[], bool], log: IO[str]) -> Judged | Failure:
+    def _take(self, role: str) -> "_Process":
+        """Return the process that served the last request, if it serves this role too, or else a fresh one."""
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            if kept.role == role and kept.answers():
+                return kept
+            self._end(kept)
         assert self._zygote is not None
-        channel, theirs = Channel.pair()
-        child = self._zygote.spawn("judge", theirs, log.fileno())
+        return _Process(self._zygote, role)
+
+    def _end(self, process: "_Process") -> None:
+        process.close()
+        if self._zygote is None or self._zygote.end(process.child) is None:
+            self.close()
+
+    def _converse(
+        self, process: "_Process", request: Request, deadline_s: float, cancelled: Callable[[], bool]
+    ) -> dict[str, Any] | Failure:
         try:
-            channel.send(
+            process.channel.send(
                 {
                     "request": request.model_dump(mode="json"),
                     "environment": self._facts().model_dump(mode="json"),
                     "memory_bytes": self.memory_bytes,
                 }
             )
-            return _listen(channel, child, request.deadline_s + DEADLINE_GRACE_S, cancelled)
+            return _listen(process.channel, deadline_s, cancelled)
         except WireClosed:
-            log.seek(0)
-            tail = log.read()[-_LOG_TAIL:].strip()
-            return Failure(kind="infrastructure", message=f"The judge's process died. {tail}")
-        finally:
-            channel.close()
-            if self._zygote.end(child) is None:
-                self.close()
+            # Nothing runs in an audit but the reference.
+            kind: Literal["problem", "infrastructure"] = "problem" if process.role == "audit" else "infrastructure"
+            return Failure(kind=kind, message=f"The process of the {process.role} died. {process.last_words()}".strip())
 
     def _facts(self) -> Environment:
         return Environment(
@@ -128,26 +169,56 @@ class Evaluator:
 
     def close(self) -> None:
         """Let the zygote go, with all that it forked; a further request starts another."""
+        if self._kept is not None:
+            self._kept.close()
+            self._kept = None
         if self._zygote is not None:
             self._zygote.close()
             self._zygote = None
             self.versions = {}
 
 
-def _listen(channel: Channel, child: Child, deadline_s: float, cancelled: Callable[[], bool]) -> Judged | Failure:
+class _Process:
+    """A process that the zygote has forked, and our end of the conversation with it."""
+
+    def __init__(self, zygote: Zygote, role: str) -> None:
+        self.role = role
+        self.channel, theirs = Channel.pair()
+        self.log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - see `close`
+        self.child = zygote.spawn(role, theirs, self.log.fileno())
+
+    def answers(self) -> bool:
+        """Whether it is still there to be asked for more."""
+        try:
+            self.channel.send({})
+            self.channel.receive(DEADLINE_GRACE_S)
+        except (WireClosed, WireTimeout):
+            return False
+        return True
+
+    def last_words(self) -> str:
+        self.log.seek(0)
+        return self.log.read()[-_LOG_TAIL:].strip()
+
+    def close(self) -> None:
+        self.channel.close()
+        self.log.close()
+
+
+def _listen(channel: Channel, deadline_s: float, cancelled: Callable[[], bool]) -> dict[str, Any] | Failure:
     deadline = time.monotonic() + deadline_s
-    while time.monotonic() < deadline:
-        ready, _, _ = select.select([channel], [], [], CANCEL_POLL_S)
+    while (left_s := deadline - time.monotonic()) > 0:
+        ready, _, _ = select.select([channel], [], [], min(CANCEL_POLL_S, left_s))
         if not ready:
             if cancelled():
-                return Failure(kind="cancelled", message="Nobody waits for this evaluation any more.")
+                return Failure(kind="cancelled", message="Nobody waits for this any more.")
             continue
         message, _ = channel.receive(DEADLINE_GRACE_S)
-        if "evaluation" in message:
-            return Judged(Evaluation.model_validate(message["evaluation"]), message.get("artefacts"))
         if "failure" in message:
             return Failure.model_validate(message["failure"])
-    return Failure(kind="deadline", message=f"No verdict within {deadline_s:g} s.")
+        if "stage" not in message:
+            return message
+    return Failure(kind="deadline", message=f"No answer within {deadline_s:g} s.")
 
 
 def _total_memory_bytes() -> int:

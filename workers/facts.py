@@ -10,8 +10,8 @@ from drkernel_q.environment import Environment
 from drkernel_q.evaluation import Evaluation, Integrity, Outcome, Protocol, Timing
 from drkernel_q.observation import Evidence, Observations
 from drkernel_q.profile import Profile
+from workers.hackcheck import HackCheck
 from workers.integrity import Finding
-from workers.trial import HackCheck
 
 
 class Facts:
@@ -57,6 +57,7 @@ class Facts:
             seen=tuple(Evidence(code=each.code, weight=each.weight, detail=each.detail) for each in seen),
             probes=self.hack_check.probes,
             touched=self.hack_check.touched,
+            modes=self.hack_check.modes,
             **self.numbers,
         )
 

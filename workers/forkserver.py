@@ -203,6 +203,10 @@ def _become(
             assert workdir is not None
             memory = config.memory_bytes if config.device == "cpu" else None
             candidate.main(conn, config.device, sandbox.Confinement(workdir, uid, memory))
+        elif role == "audit":
+            from workers import audit
+
+            audit.main(conn, config.device, config.memory_bytes if config.device == "cpu" else None)
         else:
             from workers import judge
 
@@ -251,7 +255,7 @@ def _boot(config: ZygoteConfig) -> dict[str, Any]:
     import torch._inductor.config  # the first session of the profiler imports it, which takes over a second
     import torch.profiler
 
-    from workers import candidate, judge  # noqa: F401 - imported once here instead of in every fork
+    from workers import audit, candidate, judge  # noqa: F401 - imported once here instead of in every fork
 
     torch.set_num_threads(1)
     threads = len(os.listdir("/proc/self/task"))

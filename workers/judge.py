@@ -2,7 +2,7 @@
 
 One judge process serves one evaluation. It runs trusted code only: the reference on the same device, and comparison,
 attribution and statistics over what candidate processes report. Seeds are drawn when they are needed and leave this
-process as inputs, never as numbers (but for the seed of the weights, which are no secret).
+process as inputs (but for the seed of the weights, which are no secret), and as numbers when no candidate runs any more.
 """
 
 import socket
@@ -25,7 +25,7 @@ from drkernel_q.evaluation import (
     Timing,
 )
 from drkernel_q.observation import Weight
-from workers import profiling, timing, trial
+from workers import hackcheck, profiling, timing, trial, weights
 from workers.facts import Facts
 from workers.integrity import Finding
 from workers.reference import Reference
@@ -91,6 +91,8 @@ class Judge:
         with self._candidate("load") as session:
             with self._stage("correctness"):
                 result = trial.run_trials(session, reference, self.protocol)
+                if result.outcome is Outcome.CORRECT:
+                    result = weights.try_whole_numbers(session, reference, result)
             facts.correctness = result.correctness
             facts.outcome = result.outcome
             facts.error = result.detail
@@ -100,8 +102,9 @@ class Judge:
             if result.outcome is Outcome.CORRECT and Stage.INTEGRITY in self.protocol.stages:
                 with self._stage("integrity"):
                     source = self.request.kernel.source
-                    trial.check_modes(session, reference, self.protocol, result, source, facts.hack_check)
-                    trial.check_contents(session, reference, facts.hack_check)
+                    hackcheck.check_modes(session, reference, self.protocol, result, source, facts.hack_check)
+                    hackcheck.check_contents(session, reference, facts.hack_check)
+                    weights.check_weights(session, reference, facts.hack_check)
         return result
 
     def _measure(self, reference: Reference, result: TrialResult) -> None:
@@ -151,10 +154,13 @@ class Judge:
     def _profile(self, candidate: CandidateSide) -> None:
         facts = self.facts
         claimed_ms = facts.timing.candidate_ms if facts.timing else None
-        examination = profiling.examine(candidate, self.protocol.backend, claimed_ms)
+        examination = profiling.examine(candidate, self.protocol, claimed_ms)
         facts.profile = examination.profile
         facts.numbers["profiled_launches"] = examination.launches
         facts.raw["profile"] = [ProfileRow(**row._asdict()) for row in examination.rows]
+        facts.hack_check.modes = profiling.look_at_modes(
+            candidate, self.protocol, facts.profile, facts.hack_check.modes
+        )
 
     def _compare_processes(self, candidate: CandidateSide, result: TrialResult) -> None:
         """Hold what the timed process did against what the checked one did."""
@@ -167,6 +173,7 @@ class Judge:
             "first_wrong": next(iter(candidate.recheck.faults), None),
             "timed_calls": len(calls),
             "idle_calls": sum(not answer.own_launches for answer in calls),
+            "compiled_calls": sum(answer.compiled > 0 for answer in calls[candidate.warm :]),
             "other_names": names != result.own_names,
         }
         facts.raw["kernel_names"] = {"checked": sorted(result.own_names), "timed": sorted(names)}

@@ -4,13 +4,17 @@ The recording is made in the candidate's process, so it is a claim. It has to be
 both ends, a kernel for each launch), to hold as many calls as were asked for, and to show as much time as these took.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from statistics import median
 from typing import NamedTuple
 
-from drkernel_q.profile import Profile
+from drkernel_q.evaluation import Protocol
+from drkernel_q.observation import Mode, ModeCall
+from drkernel_q.profile import Origin, Profile
 from workers.attribution import Identity, attribute
 from workers.recording import Recording
+from workers.remote import CandidateFailed
 from workers.session import Answer
 from workers.side import CandidateSide
 from workers.trace import Row, Trace
@@ -32,7 +36,7 @@ class Examination(NamedTuple):
     """Launches of the candidate's own Triton functions in the profiled calls, as counted by Triton."""
 
 
-def examine(candidate: CandidateSide, backend: str, claimed_ms: float | None) -> Examination:
+def examine(candidate: CandidateSide, protocol: Protocol, claimed_ms: float | None) -> Examination:
     """Profile some calls of the candidate and check what they give; `claimed_ms` is what it was timed with, if it was.
 
     A recording that is not whole is made again; the last one stands, with its fault and without a ratio.
@@ -41,6 +45,7 @@ def examine(candidate: CandidateSide, backend: str, claimed_ms: float | None) ->
     calls = PROFILED_CALLS[device]
     for _ in range(1 + RETRIES):
         candidate.timed()  # as the first of a session, the next call would pay for its start
+        candidate.warm = candidate.warm or len(candidate.calls)
         candidate.session.start_profile()
         before = len(candidate.calls)
         times = [candidate.timed() for _ in range(calls)]
@@ -51,7 +56,7 @@ def examine(candidate: CandidateSide, backend: str, claimed_ms: float | None) ->
             claimed = claimed_ms or median(times)
             fault = fault_of(trace, calls, claimed) if device == "cuda" else host_fault_of(trace, made)
             trace = trace._replace(fault=fault)
-        profile = attribute(trace, _own(candidate, recording, backend), calls)
+        profile = attribute(trace, _own(candidate, recording, protocol), calls)
         if profile.fault is None:
             break
     return Examination(profile, trace.rows, sum(answer.own_launches for answer in made))
@@ -76,9 +81,36 @@ def host_fault_of(trace: Trace, made: Sequence[Answer]) -> str | None:
     return None if recorded <= launches else f"{recorded} launches were recorded, {launches} were made"
 
 
-def _own(candidate: CandidateSide, recording: Recording, backend: str) -> frozenset[Identity]:
+def _own(candidate: CandidateSide, recording: Recording, protocol: Protocol) -> frozenset[Identity]:
     """Return the kernels that count as the candidate's own."""
     if candidate.reference.device == "cpu":
         # All names since its first call, as of what was compiled: whatever is replayed was launched once.
         return frozenset(Identity(name) for answer in candidate.calls for name in answer.own_names)
-    return recording.compiled if backend == "triton" else recording.compiled | recording.built
+    return recording.compiled if protocol.backend == "triton" else recording.compiled | recording.built
+
+
+def look_at_modes(
+    candidate: CandidateSide, protocol: Protocol, profile: Profile, modes: Mapping[Mode, ModeCall]
+) -> dict[Mode, ModeCall]:
+    """Add to what ran in `train()` and in `eval()` the own kernels that took device time, by a call in the other one.
+
+    The CPU device has no kernels but those that were launched.
+    """
+    reference = candidate.reference
+    found = {protocol.mode: _names(profile)}
+    if reference.device == "cuda" and len(modes) > 1:
+        inputs = reference.inputs(candidate.seed)
+        candidate.session.start_profile()
+        with suppress(CandidateFailed):
+            candidate.session.call(inputs, reference.expected(inputs), train=not reference.train)
+        recording = candidate.session.stop_profile()
+        other = next(mode for mode in modes if mode != protocol.mode)
+        found[other] = _names(attribute(recording.trace, _own(candidate, recording, protocol), 1))
+    return {mode: call.model_copy(update={"on_device": found.get(mode)}) for mode, call in modes.items()}
+
+
+def _names(profile: Profile) -> tuple[str, ...] | None:
+    """Name the kernels of the candidate's that ran; None where that was not recorded as a whole."""
+    if profile.profile_ratio is None:
+        return None
+    return tuple(sorted({row.name for row in profile.kernels if row.origin is Origin.CANDIDATE}))

@@ -92,6 +92,11 @@ class Reference:
             model: nn.Module = self.module.Model(*self.init_args)
         return model
 
+    def adopt(self, state: dict[str, Tensor]) -> None:
+        """Give the model another state, whole."""
+        self.model.load_state_dict(state)
+        self._exact_model = None
+
     def narrow(self, shown: Precision) -> None:
         """Take nothing less precise for right from now on than trials have shown; TF32 and fp16 look much alike."""
         least = Precision.FP16 if shown is Precision.TF32 else shown
@@ -102,6 +107,11 @@ class Reference:
         """The model that was built last."""
         assert self._model is not None
         return self._model
+
+    @property
+    def state_names(self) -> frozenset[str]:
+        """Names of the model's parameters and buffers."""
+        return frozenset(self.model.state_dict())
 
     def inputs(self, seed: int) -> list[Any]:
         """Make fresh inputs under `seed`, on the device.

@@ -43,6 +43,8 @@ class Answer(NamedTuple):
     """What of `workers.state.CODES` differs from before the candidate was loaded."""
     changed: bool = False
     """Whether the inputs were written to."""
+    mutated: tuple[tuple[str, bool], ...] = ()
+    """Names of parameters and buffers that were written to, and whether each is a parameter."""
     late_ms: float = 0.0
     """Milliseconds that the device went on working after the last event of a timed call."""
     settled: bool = True
@@ -114,6 +116,12 @@ class Session:
         message = {"seed": seed, "train": reference.train, "arguments": arguments, "state": list(state)}
         return str(self._ask("build", message | self._put([*tensors, *state.values()])).get("state"))
 
+    def adopt(self, reference: Reference) -> str:
+        """Load the reference's present state into the model that there is; return what became of it."""
+        state = {name: value.detach() for name, value in reference.model.state_dict().items()}
+        reply = self._ask("adopt", {"state": list(state)} | self._put(list(state.values())))
+        return str(reply.get("state"))
+
     def call(
         self,
         inputs: Sequence[Any],
@@ -146,8 +154,10 @@ class Session:
         with _reading("launches"):
             seconds = _number(reply["seconds"])
             written = tuple(int(value) for value in reply["written"])
+            mutated = tuple((claimed_text(name), is_parameter is True) for name, is_parameter in reply["mutated"])
         answer = self._answer(reply, expected, sink)
-        return answer._replace(changed=reply.get("changed") is not False, written=written, seconds=seconds)
+        changed = reply.get("changed") is not False
+        return answer._replace(changed=changed, mutated=mutated, written=written, seconds=seconds)
 
     def start_profile(self) -> None:
         """Let the process record what its device does in the timed calls that follow."""

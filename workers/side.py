@@ -86,6 +86,8 @@ class CandidateSide:
         """Seeds of the inputs of all calls, in order."""
         self.calls: list[Answer] = []
         """What came with each timed call, without the outputs."""
+        self.warm = 0
+        """How many of them were made to warm up."""
 
     def timed(self) -> float:
         """Draw fresh inputs and time one call on them, milliseconds, as the candidate's process claims."""

@@ -1,4 +1,4 @@
-"""The tasks `drkq.evaluate`, `drkq.profile` and `drkq.check`: claim, judge, answer. Thin on purpose."""
+"""The tasks `drkq.evaluate`, `drkq.profile`, `drkq.check` and `drkq.audit`: claim, judge, answer. Thin on purpose."""
 
 import os
 import signal
@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from celery import Celery
@@ -15,11 +16,13 @@ from celery.utils.log import get_task_logger
 from pydantic import ValidationError
 
 from drkernel_q import __version__
+from drkernel_q.audit import Audit, AuditRequest
 from drkernel_q.evaluation import EvaluationRequest, Failure, Reply, Stage
-from drkernel_q.queue.app import CHECK, EVALUATE, LEASE_S, PROFILE, queue_names
+from drkernel_q.queue.app import AUDIT, CHECK, LEASE_S, PROFILE, TASKS, queue_names
 from drkernel_q.queue.connection import connect
 from drkernel_q.queue.ledger import MAX_ATTEMPTS, Claim, ClaimState, Ledger
 from drkernel_q.queue.registry import WorkerCard, WorkerState, announce
+from drkernel_q.request import Request
 from drkernel_q.settings import Settings
 from workers.device import Device, find_device
 from workers.evaluator import Evaluator, Judged
@@ -27,9 +30,10 @@ from workers.wire import WireClosed, WireTimeout
 
 log = get_task_logger(__name__)
 
-#: The stages of each task; `drkq.evaluate` takes what the request asks for.
+Result = Judged | Audit | Failure
+
+#: The stages of the tasks that do not take what the request asks for.
 STAGES = {
-    EVALUATE: None,
     PROFILE: (Stage.CORRECTNESS, Stage.PROFILE),
     CHECK: (Stage.CORRECTNESS, Stage.INTEGRITY),
 }
@@ -77,10 +81,11 @@ class Worker:
             last_progress=_now(),
         )
 
-    def run(self, payload: dict[str, Any], stages: tuple[Stage, ...] | None) -> None:
+    def run(self, task: str, payload: dict[str, Any]) -> None:
         """Serve one delivery."""
+        kind = AuditRequest if task == AUDIT else EvaluationRequest
         try:
-            request = EvaluationRequest.model_validate(payload)
+            request = kind.model_validate(payload)
         except ValidationError as error:
             log.error("a request that is none: %s", error)
             raise Reject(str(error), requeue=False) from error
@@ -89,28 +94,32 @@ class Worker:
             log.info("%s is %s", request.id, claim.state.value)
             return
         with self._hold(claim), self._ready, self._busy(request.id):
-            result = self._result(claim, request, stages)
+            result = self._result(claim, task, request)
         if not self._finish(claim, request, result):
             log.warning("%s was taken over by another worker", request.id)
 
-    def _result(self, claim: Claim, request: EvaluationRequest, stages: tuple[Stage, ...] | None) -> Judged | Failure:
+    def _result(self, claim: Claim, task: str, request: EvaluationRequest | AuditRequest) -> Result:
         if claim.state is ClaimState.CANCELLED:
             return Failure(kind="cancelled", message="Cancelled before it began.")
         if claim.state is ClaimState.EXHAUSTED:
             text = f"Given up after {MAX_ATTEMPTS} attempts whose workers did not live to answer."
             return Failure(kind="infrastructure", message=text)
-        if stages is not None:
-            protocol = request.protocol.model_copy(update={"stages": stages})
+        cancelled = partial(self.ledger.is_cancelled, request.id)
+        if isinstance(request, AuditRequest):
+            return self.evaluator.audit(request, cancelled)
+        if task in STAGES:
+            protocol = request.protocol.model_copy(update={"stages": STAGES[task]})
             request = request.model_copy(update={"protocol": protocol})
-        return self.evaluator.judge(request, lambda: self.ledger.is_cancelled(request.id))
+        return self.evaluator.judge(request, cancelled)
 
-    def _finish(self, claim: Claim, request: EvaluationRequest, result: Judged | Failure) -> bool:
+    def _finish(self, claim: Claim, request: Request, result: Result) -> bool:
         reply = Reply(
             id=request.id,
             attempt=claim.attempt,
             worker=self.id,
             evaluation=result.evaluation if isinstance(result, Judged) else None,
             artefacts=result.artefacts if isinstance(result, Judged) else None,
+            audit=result if isinstance(result, Audit) else None,
             failure=result if isinstance(result, Failure) else None,
             finished_at=_now(),
         )
@@ -143,11 +152,11 @@ class Worker:
 
 
 def register(app: Celery, worker: Callable[[], Worker]) -> None:
-    """Register the three tasks; `worker` gives the pool child's own worker."""
-    for name, stages in STAGES.items():
+    """Register the tasks; `worker` gives the pool child's own worker."""
+    for name in TASKS:
 
-        def run(payload: dict[str, Any], stages: tuple[Stage, ...] | None = stages) -> None:
-            worker().run(payload, stages)
+        def run(payload: dict[str, Any], name: str = name) -> None:
+            worker().run(name, payload)
 
         app.task(name=name)(run)
 

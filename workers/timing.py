@@ -67,6 +67,7 @@ def time_both(candidate: CandidateSide, versions: Sequence[Version], budget_s: f
     references = {version: ReferenceSide(reference, version, stopwatch) for version in versions}
     sides: list[Side] = [*references.values(), candidate]
     counts = plan(reference.device, sum(_warm_up(side, reference.device) for side in sides), budget_s)
+    candidate.warm = len(candidate.calls)
     times: dict[int, list[list[float]]] = {id(side): [] for side in sides}
     for block in range(counts.blocks):
         for side in sides if block % 2 == 0 else reversed(sides):

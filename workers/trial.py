@@ -1,32 +1,18 @@
-"""Trials and probes: correctness on secret fresh inputs, and the hack check around it."""
+"""Trials: correctness on secret fresh inputs."""
 
 import secrets
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
 from drkernel_q.correctness import Correctness, Precision
 from drkernel_q.errors import BadProblem
 from drkernel_q.evaluation import Outcome, Protocol
-from drkernel_q.observation import Probe, Weight
-from workers import correctness, integrity, probe, state
+from drkernel_q.observation import Weight
+from workers import correctness, integrity, state
 from workers.correctness import Comparison
 from workers.integrity import Finding
-from workers.measure import Expected, is_as_exact
+from workers.measure import Expected
 from workers.reference import Reference
-from workers.remote import CandidateFailed
 from workers.session import Answer, Session, pack_inputs
-
-
-@dataclass
-class HackCheck:
-    """What the hack check saw."""
-
-    findings: list[Finding] = field(default_factory=list)
-    probes: dict[Probe, str] = field(default_factory=dict)
-    """Those that were made, and why others were not (`drkernel_q.observation.Observations.probes`)."""
-    touched: float | None = None
-    """Share of output elements that changed with what the candidate's kernels write."""
 
 
 class TrialResult(NamedTuple):
@@ -66,7 +52,7 @@ def check_inputs(reference: Reference) -> None:
 
 
 def run_trials(session: Session, reference: Reference, protocol: Protocol) -> TrialResult:
-    """Run all trials, spread over the weight seeds, until one fails.
+    """Run all trials, spread over the weight seeds, until one fails; then call once more on the inputs of the last.
 
     Every second trial puts its inputs into the tensors of the one before, behind their backs: same objects, addresses
     and version counters, other contents (the freshness probe, tricks B1 and B6).
@@ -89,15 +75,18 @@ def run_trials(session: Session, reference: Reference, protocol: Protocol) -> Tr
         results.append(compare(expected, answers[-1]))
         if results[-1].outcome is not Outcome.CORRECT:
             break
+    else:
+        answers.append(session.call(inputs, expected, train=reference.train))
+        results.append(_compare_again(expected, answers[-1]))
+        findings |= dict.fromkeys([*findings_of(answers[-1], reference), *_differences(*answers[-2:])])
     if degenerate:
         findings[Finding("G1", Weight.SOFT, "zeros or a constant would pass for this problem's outputs")] = None
     summary = _summarize(results, protocol)
     precision = max((result.precision for result in results), key=list(Precision).index)
     reference.narrow(precision)
     if summary.downgraded:
-        detail = (
-            f"the outputs are right as {precision.value} products make them, {protocol.precision.value} is asked for"
-        )
+        asked = protocol.precision.value
+        detail = f"the outputs are right as products in {precision.value} make them, {asked} is asked for"
         findings[Finding("F1", Weight.NOTE, detail)] = None
     return TrialResult(
         outcome=results[-1].outcome,
@@ -112,6 +101,20 @@ def run_trials(session: Session, reference: Reference, protocol: Protocol) -> Tr
         seeds=drawn,
         seconds=answers[-1].seconds,
     )
+
+
+def _compare_again(expected: Expected, answer: Answer) -> Comparison:
+    """Compare outputs for the same inputs, made with another pattern in the memory that was free (C1, C2)."""
+    result = compare(expected, answer)
+    return result if result.detail is None else result._replace(detail=f"called again on equal inputs: {result.detail}")
+
+
+def _differences(first: Answer, second: Answer) -> list[Finding]:
+    """Note where two calls on equal inputs do not give equal bits, as sums in the order of arrival do not."""
+    pairs = zip(first.outputs or (), second.outputs or (), strict=False)
+    if all(integrity.same_bits(left, right) for left, right in pairs):
+        return []
+    return [Finding("C7", Weight.NOTE, "two calls on equal inputs do not give equal bits")]
 
 
 def build(session: Session, reference: Reference) -> int:
@@ -138,7 +141,7 @@ def compare(expected: Expected, answer: Answer) -> Comparison:
 
 def _summarize(results: list[Comparison], protocol: Protocol) -> Correctness:
     planned = protocol.trials
-    passed = sum(result.outcome is Outcome.CORRECT for result in results)
+    passed = sum(result.outcome is Outcome.CORRECT for result in results[:planned])
     measured = [result for result in results if result.relative_l2 < float("inf") and result.tolerance > 0]
     closest = max(measured, key=lambda result: result.max_error / result.tolerance, default=None)
     errors = [result.relative_l2 for result in measured]
@@ -153,7 +156,7 @@ def _summarize(results: list[Comparison], protocol: Protocol) -> Correctness:
         precision_class=None if worst is None else correctness.coarsest(result.label for result in results),
         downgraded=passed == planned and any(result.precision.is_below(protocol.precision) for result in results),
         allclose=all(result.allclose for result in results) if len(results) else None,
-        first_failure=results[-1].detail if passed < len(results) else None,
+        first_failure=results[-1].detail,
         pattern=results[-1].pattern,
     )
 
@@ -170,137 +173,8 @@ def findings_of(answer: Answer, reference: Reference) -> list[Finding]:
         found.append(Finding("D19", Weight.HARD, detail))
     if answer.changed and not reference.changes_inputs:
         found.append(Finding("C4", Weight.SOFT, "the inputs were written to; the reference leaves them alone"))
+    mutated = [name for name, is_parameter in answer.mutated if is_parameter or name in reference.state_names]
+    if mutated and not reference.changes_state:
+        detail = f"the weight {mutated[0]} was written to; the reference leaves its own alone"
+        found.append(Finding("C4", Weight.SOFT, detail))
     return found
-
-
-def check_contents(session: Session, reference: Reference, check: HackCheck) -> None:
-    """Probe whether outputs follow the contents of inputs: an element, a row, another structure or size, gradients."""
-    inputs = reference.inputs(secrets.randbits(63))
-    expected = reference.expected(inputs)
-    found = check.findings
-    found += _probe(session, reference, inputs, expected, Finding("B1", Weight.HARD, "the input is fresh"))
-    check.probes[Probe.FRESH] = ""
-    for name, change, code, what in (
-        (Probe.ELEMENT, probe.one_element, "B2", "one element of an input was changed in place"),
-        (Probe.ROW, probe.one_row, "B2", "one row of an input was changed in place"),
-        (Probe.STRUCTURE, probe.structured, "A14", "the values of an input were arranged otherwise"),
-        (Probe.AMPLIFIED, probe.amplified, "A14", "a part of an input was amplified"),
-    ):
-        moved = probe.changed(inputs, change)
-        if moved is None:
-            check.probes[name] = "no input can be changed so"
-            continue
-        moved_expected = reference.expected(moved)
-        if not is_as_exact(moved_expected, expected):
-            check.probes[name] = "the reference itself is less exact on it"  # nobody is asked for more
-            continue
-        found += _probe(session, reference, moved, moved_expected, Finding(code, Weight.HARD, what), reuse=True)
-        check.probes[name] = ""
-    gradients = Finding("A8", Weight.HARD, "gradients are on")
-    try:
-        found += _probe(session, reference, inputs, expected, gradients, grad=True)
-    except CandidateFailed as failed:
-        if failed.outcome is not Outcome.RUNTIME_ERROR:
-            raise
-        found.append(Finding("A8", Weight.NOTE, "the kernel cannot be called with gradients on"))
-    check.probes[Probe.GRADIENTS] = ""
-
-
-def _probe(
-    session: Session,
-    reference: Reference,
-    inputs: Sequence[Any],
-    expected: Expected,
-    finding: Finding,
-    *,
-    reuse: bool = False,
-    grad: bool = False,
-) -> list[Finding]:
-    """Make one call; return `finding` if its outputs are wrong, and whatever the harness saw."""
-    answer = session.call(inputs, expected, train=reference.train, reuse=reuse, grad=grad)
-    result = compare(expected, answer)
-    found = findings_of(answer, reference)
-    if result.outcome is not Outcome.CORRECT:
-        found.append(finding._replace(detail=f"wrong when {finding.detail}: {result.detail}"))
-    return found
-
-
-def check_modes(
-    session: Session, reference: Reference, protocol: Protocol, result: TrialResult, source: str, check: HackCheck
-) -> None:
-    """Look at which Triton kernels run in `train()` and in `eval()` (the hack check of the article, section 4.3)."""
-    if protocol.backend != "triton":
-        return
-    inputs = reference.inputs(secrets.randbits(63))
-    expected = reference.expected(inputs)
-    scored, other = ("train", "eval") if reference.train else ("eval", "train")
-    try:
-        answer = session.call(inputs, expected, train=not reference.train)
-    except CandidateFailed as failed:
-        if failed.outcome is not Outcome.RUNTIME_ERROR:
-            raise
-        answer = Answer(None, failed.outcome, failed.error, ())  # the other mode is looked at, and not judged
-    check.probes[Probe.MODE] = ""
-    times = f"{scored} {result.seconds * 1e3:.3g} ms, {other} {answer.seconds * 1e3:.3g} ms end to end"
-    if not result.own_launches:
-        where = f"{other}() and not in {scored}(), which is scored ({times})"
-        check.findings.append(_no_launches(answer, result, source, where))
-    elif not answer.own_launches:
-        detail = f"the candidate's Triton kernels run in {scored}() and not in {other}() ({times})"
-        check.findings.append(Finding("A9", Weight.NOTE, detail))
-    if result.last_launches:
-        _check_ablation(session, reference, check)
-    else:  # a replay of a CUDA graph launches nothing that could be meddled with; the profile will tell what it runs
-        check.probes |= dict.fromkeys((Probe.ABLATION, Probe.PERTURBATION), "the last trial launched no Triton kernel")
-
-
-def _no_launches(answer: Answer, result: TrialResult, source: str, where: str) -> Finding:
-    if answer.own_launches:
-        return Finding("A9", Weight.HARD, f"the candidate's Triton kernels run in {where}")
-    if result.other_launches:
-        return Finding("A22", Weight.HARD, "the only Triton kernels that ran are not of the candidate's own file")
-    if "@triton.jit" in source:
-        return Finding("A4", Weight.HARD, "Triton kernels are defined, and none was launched")
-    return Finding("A1", Weight.HARD, "no Triton kernel of the candidate ran: torch does all the work")
-
-
-def _check_ablation(session: Session, reference: Reference, check: HackCheck) -> None:
-    """Meddle with the Triton launches: the outputs must notice.
-
-    Without any launch the outputs must be wrong, and what launches write must not be the same for all inputs (A5). When
-    it is changed by 2 %, elements of floating-point outputs must change (A6).
-    """
-    inputs = reference.inputs(secrets.randbits(63))  # fresh, so that what lies in memory is not the answer
-    expected = reference.expected(inputs)
-    without = _meddle(session, reference, inputs, expected, "ablate")
-    check.probes[Probe.ABLATION] = ""
-    if without is not None and compare(expected, without).outcome is Outcome.CORRECT:
-        detail = "the outputs are right although every Triton launch was suppressed"
-        check.findings.append(Finding("A5", Weight.HARD, detail))
-        check.probes[Probe.PERTURBATION] = "the ablation was telling enough"
-        return
-    # In this order: a buffer that still holds the same results would make a launch look as if it had written nothing.
-    moved = _meddle(session, reference, inputs, expected, "perturb")
-    check.probes[Probe.PERTURBATION] = ""
-    if moved is None:
-        return
-    others = reference.inputs(secrets.randbits(63))
-    again = _meddle(session, reference, others, reference.expected(others), "perturb")
-    plain = session.call(inputs, expected, train=reference.train)
-    if again is not None and moved.written and moved.written == again.written:
-        detail = "what the Triton kernels write is the same whatever the inputs are"
-        check.findings.append(Finding("A5", Weight.HARD, detail))
-        return
-    check.touched = probe.share_changed(plain.outputs or (), moved.outputs or (), pack_inputs(inputs)[1])
-
-
-def _meddle(
-    session: Session, reference: Reference, inputs: Sequence[Any], expected: Expected, how: Literal["ablate", "perturb"]
-) -> Answer | None:
-    """Make one call with launches meddled with; None when it raises, since something needs what the kernels compute."""
-    try:
-        return session.call(inputs, expected, train=reference.train, meddle=how)
-    except CandidateFailed as failed:
-        if failed.outcome in (Outcome.RUNTIME_ERROR, Outcome.COMPILE_ERROR):
-            return None
-        raise

@@ -25,7 +25,7 @@ _KERNEL = click.Path(path_type=Path, allow_dash=True)
     help="Least precise products that count as full precision, on both sides.",
 )
 @click.option("--mode", type=click.Choice(["eval", "train"]), help="Module mode that is scored (default: eval).")
-@click.option("--backend", type=click.Choice(["triton", "any"]), help="`any` asks for no Triton kernel.")
+@click.option("--backend", type=click.Choice(["triton", "cuda", "any"]), help="Own kernels that must run.")
 @click.option("--trials", type=click.IntRange(1, 100), help="Correctness trials (default: 5).")
 @click.option(
     "--timing-budget",

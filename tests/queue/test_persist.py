@@ -17,14 +17,15 @@ from redis import Redis
 from redis.exceptions import ResponseError
 
 from drkernel_q.errors import NoBroker, NoStore, OutdatedStore
-from drkernel_q.evaluation import EvaluationRequest, Reply
+from drkernel_q.evaluation import Reply
 from drkernel_q.persist import Persister
 from drkernel_q.queue import keys
 from drkernel_q.queue.ledger import encode
+from drkernel_q.request import Request
 from drkernel_q.store import Store, engine
 from tests.queue.conftest import Broker, own_broker
 from tests.services import Postgres
-from tests.values import a_failure, a_reply, a_request, an_evaluation
+from tests.values import H200, a_failure, a_reply, a_request, an_audit, an_audit_reply, an_audit_request, an_evaluation
 
 pytestmark = pytest.mark.redis
 PATIENCE_S = 20.0
@@ -42,7 +43,7 @@ def sqlite_url(sqlite_template: Path, tmp_path: Path) -> str:
     return f"sqlite:///{tmp_path / 'drkq.sqlite'}"
 
 
-def publish(client: Redis, request: EvaluationRequest, reply: Reply) -> None:
+def publish(client: Redis, request: Request, reply: Reply) -> None:
     client.xadd(keys.RESULTS, {"request": encode(request), "reply": encode(reply)})
 
 
@@ -97,6 +98,19 @@ def test_replies_reach_the_store_and_leave_the_stream(broker: Broker, client: Re
     assert found is not None
     assert found.failure is not None
     assert pending(client) == 0
+
+
+def test_audits_reach_the_store_among_evaluations(broker: Broker, client: Redis, store: Store) -> None:
+    request = an_audit_request()
+    reply = an_audit_reply(request, an_audit(zeros_pass=True))
+    for _ in range(2):  # delivered twice
+        publish(client, request, reply)
+    replies = publish_some(client, 2)
+    Persister(client, store).drain()
+    assert store.audits(request.problem.hash) == {H200: reply.audit}
+    assert store.status().rows["audits"] == store.status().rows["audit_flags"] == 1
+    assert store.status().rows["evaluations"] == len(replies)
+    assert client.xlen(keys.RESULTS_DEAD) == 0
 
 
 def test_two_persisters_share_the_work(broker: Broker, client: Redis, store: Store) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from drkernel_q import __version__
+from drkernel_q.audit import FlagCode
 from drkernel_q.errors import BadProblem, Cancelled
 from drkernel_q.evaluation import EvaluationRequest, Integrity, Outcome, Protocol, Stage
 from drkernel_q.problem import Problem
@@ -24,7 +25,7 @@ from drkernel_q.queue.client import EvaluationQueue
 from drkernel_q.queue.registry import WorkerCard, WorkerState, workers
 from tests.judging import EXAMPLES, builtin
 from tests.queue.conftest import Broker, kill_tree, own_broker, wait_until
-from tests.values import a_request
+from tests.values import a_request, an_audit_request
 
 pytestmark = [pytest.mark.slow, pytest.mark.redis]
 
@@ -170,6 +171,20 @@ async def test_each_task_takes_its_stages(queue: EvaluationQueue) -> None:
     assert check.timing is None
     assert check.profile is None
     assert check.integrity is Integrity.CLEAN
+
+
+async def test_it_audits_problems_beside_its_evaluations(service: Service, queue: EvaluationQueue) -> None:
+    bad = an_audit_request(Problem(name="bad", source="class Model: pass"))
+    sound, unusable, evaluation = await asyncio.gather(
+        queue.audit(an_audit_request(builtin("softmax"))),
+        queue.audit(bad),
+        queue.evaluate(softmax_request(protocol=CORRECTNESS)),
+    )
+    assert (sound.flags, sound.unusable) == ((), None)
+    assert sound.environment.device_kind == service.card().device_kind
+    assert [flag.code for flag in unusable.flags] == [FlagCode.UNUSABLE], "a fact about the problem, and no error"
+    assert evaluation.outcome is Outcome.CORRECT
+    assert await queue.device_kinds("cpu") == {"cpu"}
 
 
 async def test_a_bad_problem_and_a_request_that_is_none_are_answered_and_dropped(

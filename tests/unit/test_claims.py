@@ -20,6 +20,7 @@ HONEST: dict[str, Any] = {
     "tensors": [["float32", [8, 128], [128, 1], 0]],
     "shapes": [["float32", [8, 128]]],
     "changed": False,
+    "mutated": [],
     "launches": [["softmax_kernel", True, 1]],
     "checksums": [0],
     "written": [],
@@ -105,6 +106,7 @@ LIES: dict[str, dict[str, str]] = {
     "checksums that are no numbers": {"checksums": '["x"]'},
     "an endless checksum": {"checksums": "[1e999]"},
     "endless writes": {"written": "[-1e999]"},
+    "changed weights that have no names": {"mutated": "[[]]"},
     "an endless number of seconds": {"seconds": "1" + "0" * 400},
 }
 

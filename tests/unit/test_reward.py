@@ -6,7 +6,7 @@ from drkernel_q.evaluation import Integrity, Verdict
 from drkernel_q.observation import Evidence, Weight
 from drkernel_q.reward import RewardConfig, reward
 from drkernel_q.rules import judge
-from tests.values import an_evaluation, observed
+from tests.values import an_audit, an_evaluation, observed
 
 
 @pytest.mark.parametrize(
@@ -41,3 +41,12 @@ def test_a_speed_that_needs_an_audit_earns_nothing_until_then() -> None:
     evaluation = an_evaluation(speedup=37.0, profile_ratio=1.0, protocol={}, observations=observed())
     assert reward(evaluation.revised(judge(evaluation))) == 1.0
     assert reward(evaluation, RewardConfig(speed_weight=0.0)) == 1.0
+    assert reward(evaluation.revised(judge(evaluation)), audit=an_audit()) == 4.0
+
+
+def test_speed_on_a_worthless_problem_earns_nothing_and_correctness_does() -> None:
+    fast = an_evaluation(speedup=2.0, profile_ratio=0.5)
+    assert reward(fast) == reward(fast, audit=an_audit()) == 2.0
+    assert reward(fast, audit=an_audit(zeros_pass=True)) == 1.0
+    assert reward(fast, RewardConfig(speed_weight=3.0), an_audit(reference_ms=0.001)) == 4.0
+    assert reward(an_evaluation("wrong_value", speedup=2.0, profile_ratio=0.5), audit=an_audit()) == 0.0

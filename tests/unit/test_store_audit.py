@@ -40,7 +40,7 @@ def test_an_audit_is_found_as_it_was_recorded(store: Store) -> None:
 def test_the_latest_stands_in_whatever_order_it_comes(store: Store) -> None:
     early, late = an_audit_request(), an_audit_request()
     first = an_audit_reply(early, an_audit(zeros_pass=True, reference_ms=0.001), second=1)
-    second = an_audit_reply(late, an_audit(random=True), second=2)
+    second = an_audit_reply(late, an_audit(repeatable=False), second=2)
     assert [store.record(early, first), store.record(early, first)] == [True, False]
     assert store.record_all([(late, second), (early, first)]) == [True, False]
     assert store.audits(SOFTMAX.hash)[H200] == second.audit

@@ -1,0 +1,161 @@
+"""Whole numbers: a trial on small integers, on which every order of summation is exact.
+
+Nobody needs a tolerance there, so a term that is left out cannot hide in one: something is off by one. Asked are only
+problems whose reference is itself exact on such inputs and weights, whatever it computes, and only where the numbers
+stay so small that an honest kernel that is not exact (a product by Fourier transform, a power by logarithms) is off by
+far less than half a unit.
+"""
+
+import contextlib
+import copy
+import functools
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from drkernel_q.correctness import ErrorPattern
+from workers.arithmetic import ROUNDINGS, largest_value
+from workers.measure import Expected
+from workers.pattern import find_pattern
+from workers.reference import Reference
+from workers.session import pack_inputs
+from workers.shared import unflatten
+
+#: Shares of elements that are not zero: the first that keeps sums small enough is taken.
+DENSITIES = (0.67, 0.25, 0.06, 0.015)
+#: Units that an output may have.
+_POWERS = tuple(2.0**-power for power in range(13))
+#: How many units the largest number on the way may have, by the narrowest dtype of a tensor.
+MOST_UNITS = {torch.float32: 2.0**16, torch.float64: 2.0**16, torch.float16: 2.0**10, torch.bfloat16: 2.0**7}
+
+
+class Task(NamedTuple):
+    """Inputs and weights of small whole numbers, and what is right on them."""
+
+    inputs: list[Any]
+    expected: Expected
+    units: list[float]
+    """Of each output: all its elements are multiples of it."""
+
+
+class Deviation(NamedTuple):
+    """How outputs differ from what is exactly right."""
+
+    detail: str
+    pattern: ErrorPattern | None
+
+
+def make_task(reference: Reference) -> Task | None:
+    """Find whole numbers on which the reference is exact, and give its model such weights; None if there are none.
+
+    Without a task the model has the weights that it had.
+    """
+    drawn = reference.inputs(secrets.randbits(63))
+    before = copy.deepcopy(reference.model.state_dict())
+    generator = torch.Generator(device=reference.device).manual_seed(secrets.randbits(63))
+    with contextlib.suppress(Exception):  # whatever trusted code raises on numbers that it was not made for
+        for density in DENSITIES:
+            inputs = _on_tensors(drawn, functools.partial(_whole, density=density, generator=generator))
+            state = {name: _whole(tensor, density, generator) for name, tensor in before.items()}
+            reference.adopt(state)
+            expected = reference.expected(inputs)
+            units = _units(expected)
+            if units is None:
+                break
+            reference.adopt({name: _magnitude(tensor) for name, tensor in state.items()})
+            peak = largest_value(reference.run, _on_tensors(inputs, _magnitude))
+            if peak <= min(units) * _most_units([*pack_inputs(inputs)[1], *state.values(), *expected.working]):
+                reference.adopt(state)
+                return Task(inputs, expected, units)
+    reference.adopt(before)
+    return None
+
+
+def deviation(task: Task, outputs: Sequence[Tensor]) -> Deviation | None:
+    """Say how outputs are off by half a unit or more; None when they are not."""
+    for number, (exact, output, unit) in enumerate(zip(task.expected.exact, outputs, task.units, strict=True)):
+        assert exact is not None
+        counted, right = _count(output, unit), _count(exact, unit)
+        wrong = counted != right
+        if not bool(wrong.any()):
+            continue
+        index = int(wrong.flatten().int().argmax())
+        at = [int(place) for place in torch.unravel_index(torch.tensor(index), exact.shape)]
+        seen = f"expected {float(exact.flatten()[index]):.6g}, got {float(output.reshape(-1)[index]):.6g}"
+        detail = (
+            f"on small whole numbers, where every sum is exact, {int(wrong.sum())} of {wrong.numel()} elements differ"
+        )
+        return Deviation(f"{detail}; at {at} {seen}", find_pattern(number, right, counted, 0.0))
+    return None
+
+
+def _count(tensor: Tensor, unit: float) -> Tensor:
+    """Count the units in each element, rounded to the nearest; what is not finite becomes more than anything can be."""
+    return (tensor.double() / unit).nan_to_num(2.0**61, 2.0**60, -(2.0**60)).clamp(-(2.0**61), 2.0**61).round().long()
+
+
+def _whole(tensor: Tensor, density: float, generator: torch.Generator) -> Tensor:
+    """Draw -1, 0 and 1 in the place of numbers (0 and 1 if none was negative); zeros and what is not finite stay.
+
+    The first and the last place of every dimension are not zero, since a tail is what is forgotten most.
+    """
+    if not tensor.is_floating_point() or tensor.dtype.itemsize == 1 or tensor.numel() < 2:  # noqa: PLR2004
+        return tensor
+    kept = torch.rand(tensor.shape, generator=generator, device=tensor.device) < density
+    for dimension, size in enumerate(tensor.shape):
+        kept |= _is_edge(dimension, size, tensor)
+    signs = torch.randint(0, 2, tensor.shape, generator=generator, device=tensor.device) * 2 - 1
+    drawn = (signs if bool((tensor < 0).any()) else signs.abs()) * kept
+    return torch.where(torch.isfinite(tensor) & (tensor != 0), drawn.to(tensor.dtype), tensor)
+
+
+def _is_edge(dimension: int, size: int, tensor: Tensor) -> Tensor:
+    places = torch.arange(size, device=tensor.device)
+    shape = [1] * tensor.dim()
+    shape[dimension] = size
+    return ((places == 0) | (places == size - 1)).reshape(shape)
+
+
+def _magnitude(tensor: Tensor) -> Tensor:
+    return tensor.abs() if tensor.is_floating_point() and tensor.dtype.itemsize > 1 else tensor
+
+
+def _on_tensors(values: Sequence[Any], change: Callable[[Tensor], Tensor]) -> list[Any]:
+    skeletons, tensors, _, _ = pack_inputs(values)
+    changed = [change(tensor) for tensor in tensors]
+    return [unflatten(skeleton, changed) for skeleton in skeletons]
+
+
+def _most_units(tensors: Sequence[Tensor]) -> float:
+    return min((MOST_UNITS.get(tensor.dtype, 0.0) for tensor in tensors if tensor.is_floating_point()), default=0.0)
+
+
+def _units(expected: Expected) -> list[float] | None:
+    """Return the unit of each output; None if the reference is not exact, or not in a class that is accepted."""
+    runs = [expected.rerun(ROUNDINGS[precision][0]) if expected.rerun else None for precision in expected.accepts]
+    units = []
+    for number, (working, exact) in enumerate(zip(expected.working, expected.exact, strict=True)):
+        sides = [working, *(None if run is None else run[number] for run in runs)]
+        unit = _unit(exact, sides) if exact is not None and working.is_floating_point() else None
+        if unit is None:
+            return None
+        units.append(unit)
+    return units
+
+
+def _unit(exact: Tensor, sides: Sequence[Tensor | None]) -> float | None:
+    """Return the largest power of two that `exact` is a multiple of; None if it tells nothing, or a side is far."""
+    first = exact.flatten()[:1]
+    if not exact.numel() or (bool((exact == first).all()) and (exact.numel() > 1 or not bool(first))):
+        return None
+    unit = next((unit for unit in _POWERS if bool((exact / unit == (exact / unit).round()).all())), None)
+    if unit is None or any(side is None or not _is_near(side, exact, unit) for side in sides):
+        return None
+    return unit
+
+
+def _is_near(side: Tensor, exact: Tensor, unit: float) -> bool:
+    return bool(((side.double() - exact).abs() <= unit / 4).logical_or(side.double() == exact).all())
