@@ -19,6 +19,8 @@ ROW_FLOOR = 0.05
 #: Elements measured at a time, and elements that a quantile is taken over (a random sample beyond that).
 CHUNK = 2**25
 SAMPLE = 2**21
+#: Ratio of errors that cannot be overlooked.
+_FAR = 8.0
 
 
 class Expected(NamedTuple):
@@ -103,6 +105,19 @@ def is_as_exact(expected: Expected, usual: Expected) -> bool:
         if here is None or usually is None or not _as_exact(here, expected, usually, usual):
             return False
     return True
+
+
+def can_tell(expected: Expected, fine: Precision, coarse: Precision) -> bool:
+    """Whether errors of the two classes would differ by far on these inputs, in some output."""
+    runs = [expected.rerun(ROUNDINGS[each][0]) if expected.rerun else None for each in (fine, coarse)]
+    if None in runs:
+        return False
+    for exact, *sides in zip(expected.exact, *(run or [] for run in runs), strict=True):
+        if exact is not None and exact.is_floating_point():
+            less, more = (measure(exact, side, row_scale(exact)).relative_l2 for side in sides)
+            if more > _FAR * less:
+                return True
+    return False
 
 
 def _as_exact(outputs: list[Tensor], expected: Expected, usual_outputs: list[Tensor], usual: Expected) -> bool:

@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from workers import integrity
@@ -17,6 +18,8 @@ from workers.shared import unflatten
 #: Changes a contiguous tensor in place.
 _WIDE, _AMPLIFICATION = 1.5, 16.0
 Change = Callable[[Tensor], None]
+#: Far below what fp16 can hold, and far above what fp32 cannot.
+SMALL = 2.0**-26
 
 
 def changed(inputs: Sequence[Any], change: Change) -> list[Any] | None:
@@ -33,6 +36,18 @@ def changed(inputs: Sequence[Any], change: Change) -> list[Any] | None:
     change(plain)
     chosen.copy_(plain)
     return [unflatten(skeleton, copies) for skeleton in skeletons]
+
+
+def with_each(values: Sequence[Any], change: Callable[[Tensor], Tensor]) -> list[Any]:
+    """Return nested values with every tensor replaced by what `change` makes of it."""
+    skeletons, tensors, _, _ = pack_inputs(values)
+    changed = [change(tensor) for tensor in tensors]
+    return [unflatten(skeleton, changed) for skeleton in skeletons]
+
+
+def small(tensor: Tensor) -> Tensor:
+    """Scale fp32 numbers by `SMALL`, which changes no bit of a mantissa."""
+    return tensor * SMALL if tensor.dtype is torch.float32 else tensor
 
 
 def one_element(tensor: Tensor) -> None:

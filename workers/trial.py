@@ -7,7 +7,7 @@ from drkernel_q.correctness import Correctness, Precision
 from drkernel_q.errors import BadProblem
 from drkernel_q.evaluation import Outcome, Protocol
 from drkernel_q.observation import Weight
-from workers import correctness, integrity, state
+from workers import correctness, integrity, measure, probe, state
 from workers.correctness import Comparison
 from workers.integrity import Finding
 from workers.measure import Expected
@@ -81,9 +81,11 @@ def run_trials(session: Session, reference: Reference, protocol: Protocol) -> Tr
         findings |= dict.fromkeys([*findings_of(answers[-1], reference), *_differences(*answers[-2:])])
     if degenerate:
         findings[Finding("G1", Weight.SOFT, "zeros or a constant would pass for this problem's outputs")] = None
-    summary = _summarize(results, protocol)
     precision = max((result.precision for result in results), key=list(Precision).index)
     reference.narrow(precision)
+    if precision is Precision.TF32 and results[-1].outcome is Outcome.CORRECT and _has_narrow_range(session, reference):
+        precision = Precision.FP16
+    summary = _summarize(results, protocol, precision)
     if summary.downgraded:
         asked = protocol.precision.value
         detail = f"the outputs are right as products in {precision.value} make them, {asked} is asked for"
@@ -139,7 +141,17 @@ def compare(expected: Expected, answer: Answer) -> Comparison:
     return correctness.compare(expected, answer.outputs)
 
 
-def _summarize(results: list[Comparison], protocol: Protocol) -> Correctness:
+def _has_narrow_range(session: Session, reference: Reference) -> bool:
+    """Whether small inputs are lost, as in fp16 and not in TF32, whose errors are the same otherwise."""
+    inputs = probe.with_each(reference.inputs(secrets.randbits(63)), probe.small)
+    expected = reference.expected(inputs)
+    if not measure.can_tell(expected, Precision.TF32, Precision.FP16):
+        return False
+    answer = session.call(inputs, expected, train=reference.train)
+    return compare(expected, answer).precision is not Precision.TF32
+
+
+def _summarize(results: list[Comparison], protocol: Protocol, precision: Precision) -> Correctness:
     planned = protocol.trials
     passed = sum(result.outcome is Outcome.CORRECT for result in results[:planned])
     measured = [result for result in results if result.relative_l2 < float("inf") and result.tolerance > 0]
@@ -153,12 +165,17 @@ def _summarize(results: list[Comparison], protocol: Protocol) -> Correctness:
         max_error=0.0 if exact else max((result.max_error for result in measured), default=None),
         relative_l2=worst,
         tolerance=None if closest is None else closest.tolerance,
-        precision_class=None if worst is None else correctness.coarsest(result.label for result in results),
-        downgraded=passed == planned and any(result.precision.is_below(protocol.precision) for result in results),
+        precision_class=None if worst is None else _class_of(results, precision),
+        downgraded=results[-1].outcome is Outcome.CORRECT and precision.is_below(protocol.precision),
         allclose=all(result.allclose for result in results) if len(results) else None,
         first_failure=results[-1].detail,
         pattern=results[-1].pattern,
     )
+
+
+def _class_of(results: list[Comparison], precision: Precision) -> str:
+    own = [] if precision is Precision.REFERENCE else [precision.value]
+    return correctness.coarsest([*own, *(result.label for result in results)])
 
 
 def findings_of(answer: Answer, reference: Reference) -> list[Finding]:

@@ -10,7 +10,7 @@ import contextlib
 import copy
 import functools
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -20,9 +20,9 @@ from drkernel_q.correctness import ErrorPattern
 from workers.arithmetic import ROUNDINGS, largest_value
 from workers.measure import Expected
 from workers.pattern import find_pattern
+from workers.probe import with_each
 from workers.reference import Reference
 from workers.session import pack_inputs
-from workers.shared import unflatten
 
 #: Shares of elements that are not zero: the first that keeps sums small enough is taken.
 DENSITIES = (0.67, 0.25, 0.06, 0.015)
@@ -58,7 +58,7 @@ def make_task(reference: Reference) -> Task | None:
     generator = torch.Generator(device=reference.device).manual_seed(secrets.randbits(63))
     with contextlib.suppress(Exception):  # whatever trusted code raises on numbers that it was not made for
         for density in DENSITIES:
-            inputs = _on_tensors(drawn, functools.partial(_whole, density=density, generator=generator))
+            inputs = with_each(drawn, functools.partial(_whole, density=density, generator=generator))
             state = {name: _whole(tensor, density, generator) for name, tensor in before.items()}
             reference.adopt(state)
             expected = reference.expected(inputs)
@@ -66,7 +66,7 @@ def make_task(reference: Reference) -> Task | None:
             if units is None:
                 break
             reference.adopt({name: _magnitude(tensor) for name, tensor in state.items()})
-            peak = largest_value(reference.run, _on_tensors(inputs, _magnitude))
+            peak = largest_value(reference.run, with_each(inputs, _magnitude))
             if peak <= min(units) * _most_units([*pack_inputs(inputs)[1], *state.values(), *expected.working]):
                 reference.adopt(state)
                 return Task(inputs, expected, units)
@@ -121,12 +121,6 @@ def _is_edge(dimension: int, size: int, tensor: Tensor) -> Tensor:
 
 def _magnitude(tensor: Tensor) -> Tensor:
     return tensor.abs() if tensor.is_floating_point() and tensor.dtype.itemsize > 1 else tensor
-
-
-def _on_tensors(values: Sequence[Any], change: Callable[[Tensor], Tensor]) -> list[Any]:
-    skeletons, tensors, _, _ = pack_inputs(values)
-    changed = [change(tensor) for tensor in tensors]
-    return [unflatten(skeleton, changed) for skeleton in skeletons]
 
 
 def _most_units(tensors: Sequence[Tensor]) -> float:
