@@ -2,7 +2,7 @@
 
 One judge process serves one evaluation. It runs trusted code only: the reference on the same device, and comparison,
 attribution and statistics over what candidate processes report. Seeds are drawn when they are needed and leave this
-process as inputs (but for the seed of the weights, which are no secret), and as numbers when no candidate runs any more.
+process as inputs (but for the seed of the weights, no secret), and as numbers when no candidate runs any more.
 """
 
 import socket

@@ -99,7 +99,7 @@ def look_at_modes(
     reference = candidate.reference
     found = {protocol.mode: _names(profile)}
     if reference.device == "cuda" and len(modes) > 1:
-        inputs = reference.inputs(candidate.seed)
+        inputs = reference.inputs(candidate.seeds["timed"][-1])
         candidate.session.start_profile()
         with suppress(CandidateFailed):
             candidate.session.call(inputs, reference.expected(inputs), train=not reference.train)
