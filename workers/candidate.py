@@ -29,6 +29,8 @@ from workers.wire import Channel, WireClosed, close_all
 
 #: Longest error text that is sent, characters; the end of a traceback says most.
 MAX_ERROR = 6000
+#: Memory up to this size is poisoned in more pieces: the allocator keeps small blocks apart, bytes.
+SMALL_BYTES = 2**20
 #: Most free memory of torch's allocator that is filled before a call, blocks and bytes.
 MAX_BLOCKS, MAX_POOL_BYTES = 256, 2 * 2**30
 #: Most names that are sent in one reply.
@@ -283,7 +285,7 @@ def _rewritten(old: list[Tensor], new: list[Tensor]) -> list[Tensor]:
 
 def _poison(device: str, sizes: list[int], pattern: int) -> None:
     """Leave a pattern in memory that the allocator will hand out next, so that nobody finds old results there."""
-    wanted = [size for size in sizes if size for _ in range(4 if size <= PIN_BYTES else 2)] + _free_blocks(device)
+    wanted = [size for size in sizes if size for _ in range(4 if size <= SMALL_BYTES else 2)] + _free_blocks(device)
     blocks = [torch.empty(size, dtype=torch.uint8, device=device).fill_(pattern) for size in wanted]
     for block in blocks:  # not so uniform that a look at a few bytes would tell
         block[torch.randint(block.numel(), (block.numel() // 64 + 1,), device=device)] = 0
