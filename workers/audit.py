@@ -21,16 +21,17 @@ from drkernel_q.audit import Audit, AuditRequest
 from drkernel_q.environment import Environment
 from drkernel_q.errors import BadProblem
 from drkernel_q.evaluation import Baseline
-from workers import correctness, integrity, state, trial
+from workers import correctness, integrity, trial
 from workers.distance import distance, is_finite, is_real, is_whole, largest, moments, size_bytes, spread, typical
 from workers.generators import Generators
 from workers.measure import Expected
 from workers.profiler import Profiler
 from workers.reference import Reference
 from workers.sensitivity import Prober, Subject
+from workers.serving import serve
 from workers.shared import flatten, leaves, unflatten
 from workers.stopwatch import Stopwatch
-from workers.wire import Channel, WireClosed, WireTimeout
+from workers.wire import Channel
 
 #: Seeds of two draws of inputs and of weights: nothing here is a secret, and an audit can be repeated.
 SEEDS = (1, 2)
@@ -39,8 +40,6 @@ CALLS, LEAST_CALLS, TIMING_S = 10, 3, 0.5
 WARM_UP_CALLS = 2
 #: Seconds after which no further tensor is changed.
 PROBE_S = 3.0
-#: A process that is asked for nothing more ends after this, seconds.
-IDLE_S = 10.0
 #: No time is shorter, milliseconds.
 _SHORTEST_MS = 1e-5
 #: Most characters of an exception that are kept.
@@ -345,20 +344,10 @@ def main(conn: int, device: str, memory_bytes: int | None) -> None:
     if memory_bytes is not None:
         resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
     Path("/proc/self/oom_score_adj").write_text("1000")
-    guard = state.Guard(device, "", ())
-    again = True
-    while again:
-        try:
-            job, _ = channel.receive(IDLE_S)
-        except (WireClosed, WireTimeout):
-            return
-        if "request" not in job:  # somebody only wants to know whether there is an answer
-            channel.send({})
-            continue
+
+    def answer(job: dict[str, Any]) -> tuple[dict[str, Any], bool]:
         auditor = Auditor(AuditRequest.model_validate(job["request"]), Environment.model_validate(job["environment"]))
         audit = auditor.audit()
-        again = not (auditor.failed or guard.changes())
-        del auditor
-        if device == "cuda" and again:
-            torch.cuda.empty_cache()
-        channel.send({"audit": audit.model_dump(mode="json", round_trip=True), "again": again})
+        return {"audit": audit.model_dump(mode="json", round_trip=True)}, not auditor.failed
+
+    serve(channel, device, answer)

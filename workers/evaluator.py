@@ -145,7 +145,6 @@ class Evaluator:
                 {
                     "request": request.model_dump(mode="json"),
                     "environment": self._facts().model_dump(mode="json"),
-                    "memory_bytes": self.memory_bytes,
                 }
             )
             return _listen(process.channel, deadline_s, cancelled)

@@ -210,7 +210,7 @@ def _become(
         else:
             from workers import judge
 
-            judge.main(conn, zygote_fd, config.device)
+            judge.main(conn, zygote_fd, config.device, config.memory_bytes)
         code = 0
     except BaseException:  # noqa: BLE001 - a fork must end here and not return into the zygote's loop
         import traceback
@@ -257,6 +257,11 @@ def _boot(config: ZygoteConfig) -> dict[str, Any]:
 
     from workers import audit, candidate, judge  # noqa: F401 - imported once here instead of in every fork
 
+    if config.device == "cuda":
+        from triton.backends.nvidia.driver import CudaDriver
+
+        # Its C module is compiled here, into a cache that is ours, and not by every candidate; no device is touched.
+        triton.runtime.driver.set_active(CudaDriver())
     torch.set_num_threads(1)
     threads = len(os.listdir("/proc/self/task"))
     if threads != 1 or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]

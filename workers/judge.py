@@ -1,15 +1,18 @@
 """The judge: plans an evaluation, holds every secret of it, and decides.
 
-One judge process serves one evaluation. It runs trusted code only: the reference on the same device, and comparison,
-attribution and statistics over what candidate processes report. Seeds are drawn when they are needed and leave this
-process as inputs (but for the seed of the weights, no secret), and as numbers when no candidate runs any more.
+A judge process serves one evaluation at a time. It runs trusted code only: the reference on the same device, and
+comparison, attribution and statistics over what candidate processes report. Seeds are drawn when they are needed and
+leave this process as inputs (but for the seed of the weights, no secret), and as numbers when no candidate runs any
+more.
 """
 
+import itertools
+import secrets
 import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -29,29 +32,34 @@ from workers import hackcheck, profiling, timing, trial, weights
 from workers.facts import Facts
 from workers.integrity import Finding
 from workers.reference import Reference
-from workers.remote import CandidateFailed, RemoteCandidate
-from workers.session import Session
+from workers.remote import CandidateFailed
+from workers.serving import serve
+from workers.session import Session, pack_inputs
 from workers.side import CandidateSide, Version
+from workers.spare import Spares
 from workers.trial import TrialResult
 from workers.wire import Channel
 from workers.zygote import Zygote
 
 #: Largest source that is judged, bytes. Real kernels have a few thousand.
 MAX_SOURCE_BYTES = 2**20
+#: Inputs up to this size are called with once before a candidate is timed, bytes: two processes hold them then.
+REHEARSED_BYTES = 2**30
+#: A judge ends after as many evaluations, so that nothing can pile up in it.
+MOST_EVALUATIONS = 64
 
 
 class Judge:
     """Judges one request on one device."""
 
-    def __init__(self, request: EvaluationRequest, environment: Environment, zygote: Zygote, channel: Channel) -> None:
+    def __init__(self, request: EvaluationRequest, environment: Environment, spares: Spares, channel: Channel) -> None:
         """Take the request; `channel` hears of each stage as it begins."""
         self.request = request
         self.protocol = request.protocol
         self.device = environment.device.partition(":")[0]
         self.facts = Facts(environment)
-        self.zygote = zygote
+        self.spares = spares
         self.channel = channel
-        self.memory_bytes = 0
         self.ends_at = time.monotonic() + request.deadline_s
 
     def evaluate(self) -> Evaluation:
@@ -80,15 +88,50 @@ class Judge:
         if size > MAX_SOURCE_BYTES:
             text = f"the source has {size} bytes; at most {MAX_SOURCE_BYTES} are judged"
             raise CandidateFailed(Outcome.COMPILE_ERROR, text)
-        result = self._check(reference)
-        measured = {Stage.TIMING, Stage.PROFILE} & set(self.protocol.stages)
-        if measured and result.outcome is Outcome.CORRECT:
-            self._measure(reference, result)
+        measured = bool({Stage.TIMING, Stage.PROFILE} & set(self.protocol.stages))
+        first, second = self._open(), self._rehearse(reference) if measured else None
+        try:
+            result = self._check(first, reference)
+            if measured and result.outcome is Outcome.CORRECT:
+                self._measure(second, reference, result)
+        finally:
+            if second is not None:
+                second.close()
 
-    def _check(self, reference: Reference) -> TrialResult:
+    def _open(self) -> Session:
+        """Take a fresh candidate process."""
+        remote = self.spares.take()
+        isolation = remote.wait_ready()
+        self.facts.environment = self.facts.environment.model_copy(update={"isolation": isolation})
+        return Session(remote, self.device, self.protocol.kernel_deadline_s, self.ends_at)
+
+    def _rehearse(self, reference: Reference) -> Session | None:
+        """Let the process that will be timed compile its kernels while the other one is checked.
+
+        None where that is not worth while: compiling takes long on a CUDA device alone.
+        """
+        if self.device != "cuda":
+            return None
+        session = self._open()
+        try:
+            with session.ahead():
+                session.load(self.request.kernel.source)
+                trial.build(session, reference)
+                inputs = reference.inputs(secrets.randbits(63))
+                if pack_inputs(inputs)[3] <= REHEARSED_BYTES:
+                    session.rehearse(inputs, reference.outputs(inputs), train=reference.train)
+        except CandidateFailed:
+            session.close()
+            return None
+        return session
+
+    def _check(self, session: Session, reference: Reference) -> TrialResult:
         """Correctness and hack check, in the first candidate process."""
         facts = self.facts
-        with self._candidate("load") as session:
+        with self._candidate(session):
+            with self._stage("load"):
+                session.load(self.request.kernel.source)
+            self.spares.fill()
             with self._stage("correctness"):
                 result = trial.run_trials(session, reference, self.protocol)
                 if result.outcome is Outcome.CORRECT:
@@ -107,9 +150,12 @@ class Judge:
                     weights.check_weights(session, reference, facts.hack_check)
         return result
 
-    def _measure(self, reference: Reference, result: TrialResult) -> None:
+    def _measure(self, rehearsed: Session | None, reference: Reference, result: TrialResult) -> None:
         """Timing and profile, in a second, fresh candidate process that knows nothing of the first."""
-        with self._candidate("load_again") as session:
+        with self._stage("load_again"):
+            session = self._settled(rehearsed)
+        with self._candidate(session):
+            self.spares.wait_ready()
             self.facts.raw["seeds"]["weights"].append(trial.build(session, reference))
             candidate = CandidateSide(session, reference)
             try:
@@ -179,24 +225,31 @@ class Judge:
         facts.raw["kernel_names"] = {"checked": sorted(result.own_names), "timed": sorted(names)}
         facts.raw["late_ms"] = facts.raw.get("late_ms", {}) | {"candidate": [answer.late_ms for answer in calls]}
 
-    @contextmanager
-    def _candidate(self, stage: str) -> Iterator[Session]:
-        """Fork a candidate process, give it the source, and end it together with all it made."""
-        with RemoteCandidate(self.zygote, self.memory_bytes) as remote:
-            self.facts.environment = self.facts.environment.model_copy(update={"isolation": tuple(remote.isolation)})
-            session = Session(remote, self.device, self.protocol.kernel_deadline_s, self.ends_at)
+    def _settled(self, rehearsed: Session | None) -> Session:
+        """Return the process that has rehearsed, or another one if the rehearsal failed or there was none."""
+        if rehearsed is not None:
             try:
-                with self._stage(stage):
-                    session.load(self.request.kernel.source)
-                yield session
-                children = remote.children()
-                if children:
-                    detail = f"{children} child processes were left running"
-                    self.facts.findings.append(Finding("D8", Weight.SOFT, detail))
-            finally:
-                remote.close()
-                session.close()
-                self.facts.output = self.facts.output or remote.output.decode("utf-8", "replace")
+                rehearsed.remote.settle()
+                return rehearsed
+            except CandidateFailed:  # perhaps because two were on the device; if not, it will fail again
+                rehearsed.close()
+        session = self._open()
+        session.load(self.request.kernel.source)
+        return session
+
+    @contextmanager
+    def _candidate(self, session: Session) -> Iterator[None]:
+        """End a candidate process together with all it made, whatever comes of it."""
+        remote = session.remote
+        try:
+            yield
+            children = remote.children()
+            if children:
+                detail = f"{children} child processes were left running"
+                self.facts.findings.append(Finding("D8", Weight.SOFT, detail))
+        finally:
+            session.close()
+            self.facts.output = self.facts.output or remote.output.decode("utf-8", "replace")
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
@@ -208,27 +261,29 @@ class Judge:
             self.facts.durations_s[name] = time.perf_counter() - start
 
 
-def main(conn: int, zygote_fd: int, device: str) -> None:
-    """Serve one evaluation in this fresh fork."""
+def main(conn: int, zygote_fd: int, device: str, memory_bytes: int) -> None:
+    """Serve evaluations in this fresh fork."""
     channel = Channel(socket.socket(fileno=conn))
-    zygote = Zygote(Channel(socket.socket(fileno=zygote_fd)))
-    job, _ = channel.receive(60.0)
-    reply: dict[str, Any]
-    try:
+    spares = Spares(Zygote(Channel(socket.socket(fileno=zygote_fd))), memory_bytes)
+    count = itertools.count(1)
+
+    def answer(job: dict[str, Any]) -> tuple[dict[str, Any], bool]:
         request = EvaluationRequest.model_validate(job["request"])
-        judge = Judge(request, Environment.model_validate(job["environment"]), zygote, channel)
-        judge.memory_bytes = job["memory_bytes"]
-        with torch.random.fork_rng(devices=[]):
+        judge = Judge(request, Environment.model_validate(job["environment"]), spares, channel)
+        try:
             evaluation = judge.evaluate().model_dump(mode="json", round_trip=True)
-        reply = {"evaluation": evaluation, "artefacts": judge.facts.artefacts()}
-    except BadProblem as error:
-        reply = {"failure": Failure(kind="problem", message=str(error)).model_dump()}
-    except TimedOut as error:
-        reply = {"failure": Failure(kind="deadline", message=str(error)).model_dump()}
-    except InfrastructureFailure as error:
-        reply = {"failure": Failure(kind="infrastructure", message=str(error)).model_dump()}
-    except torch.AcceleratorError as error:
-        reply = {
-            "failure": Failure(kind="infrastructure", message=f"The judge's own device failed: {error}").model_dump()
-        }
-    channel.send(reply)
+        except BadProblem as error:
+            return _failure("problem", str(error)), False
+        except TimedOut as error:
+            return _failure("deadline", str(error)), False
+        except InfrastructureFailure as error:
+            return _failure("infrastructure", str(error)), False
+        except torch.AcceleratorError as error:
+            return _failure("infrastructure", f"The judge's own device failed: {error}"), False
+        return {"evaluation": evaluation, "artefacts": judge.facts.artefacts()}, next(count) < MOST_EVALUATIONS
+
+    serve(channel, device, answer)
+
+
+def _failure(kind: Literal["problem", "deadline", "infrastructure"], message: str) -> dict[str, Any]:
+    return {"failure": Failure(kind=kind, message=message).model_dump()}

@@ -39,11 +39,7 @@ class RemoteCandidate:
     """A confined candidate process, used as a context manager that always ends it."""
 
     def __init__(self, zygote: Zygote, memory_bytes: int) -> None:
-        """Fork a candidate and wait for its harness.
-
-        Raises:
-            InfrastructureFailure: it did not come up; no candidate code has run.
-        """
+        """Fork a candidate, and return while it gets ready; see `wait_ready`."""
         self.zygote = zygote
         self.memory_bytes = memory_bytes
         self.channel, theirs = Channel.pair()
@@ -56,12 +52,42 @@ class RemoteCandidate:
         self._watch_from = 0.0
         self._drain = threading.Thread(target=self._read_output, args=(reader,), daemon=True)
         self._drain.start()
-        try:
-            self.isolation: list[str] = self._wait(START_S)["isolation"]
-        except (CandidateFailed, KeyError) as error:
-            self.close()
-            text = self.output.decode(errors="replace")[-500:]
-            raise InfrastructureFailure(f"No candidate process could be started: {error} {text}") from error
+        self._isolation: tuple[str, ...] | None = None
+        self._begun: list[float] = []
+
+    def wait_ready(self) -> tuple[str, ...]:
+        """Wait for the harness; return the measures of the sandbox that took hold.
+
+        Raises:
+            InfrastructureFailure: it did not come up; no candidate code has run.
+        """
+        if self._isolation is None:
+            try:
+                self._isolation = tuple(self._wait(START_S)["isolation"])
+            except (CandidateFailed, KeyError) as error:
+                self.close()
+                text = self.output.decode(errors="replace")[-500:]
+                raise InfrastructureFailure(f"No candidate process could be started: {error} {text}") from error
+        return self._isolation
+
+    def begin(self, operation: str, message: dict[str, Any], fds: Sequence[int] = (), *, deadline_s: float) -> None:
+        """Send a request whose reply is looked at by `settle` or before the next `ask`, and tells nothing but success.
+
+        Raises:
+            CandidateFailed: it takes no requests any more.
+        """
+        self.wait_ready()
+        self._send(operation, message, fds, deadline_s)
+        self._begun.append(deadline_s)
+
+    def settle(self) -> None:
+        """Wait for what was begun.
+
+        Raises:
+            CandidateFailed: one of the requests ended as in `ask`; the first of them is reported.
+        """
+        while self._begun:
+            _checked(self._wait(self._begun.pop(0)))
 
     def ask(
         self, operation: str, message: dict[str, Any], fds: Sequence[int] = (), *, deadline_s: float
@@ -71,17 +97,18 @@ class RemoteCandidate:
         Raises:
             CandidateFailed: an exception, a crash, a deadline, too much memory, or nonsense instead of a reply.
         """
+        self.wait_ready()
+        self.settle()
+        self._send(operation, message, fds, deadline_s)
+        return _checked(self._wait(deadline_s))
+
+    def _send(self, operation: str, message: dict[str, Any], fds: Sequence[int], deadline_s: float) -> None:
         try:
             self.channel.send({"op": operation, **message}, fds, timeout_s=deadline_s)
         except WireTimeout:
             self._fail(Outcome.TIMEOUT, f"no answer within {deadline_s:.3g} s ({operation})")
         except WireClosed:
             self._fail_by_death()
-        reply = self._wait(deadline_s)
-        if reply.get("ok") is True:
-            return reply
-        outcome = _KINDS.get(str(reply.get("kind")), Outcome.RUNTIME_ERROR)
-        raise CandidateFailed(outcome, claimed_text(reply.get("error")))
 
     def _wait(self, deadline_s: float) -> dict[str, Any]:
         deadline = time.monotonic() + deadline_s
@@ -171,6 +198,14 @@ class RemoteCandidate:
             while part := pipe.read(2**16):
                 if len(self.output) < MAX_OUTPUT_BYTES:
                     self.output += part[: MAX_OUTPUT_BYTES - len(self.output)]
+
+
+def _checked(reply: dict[str, Any]) -> dict[str, Any]:
+    """Return a reply that reports success, and raise `CandidateFailed` for any other."""
+    if reply.get("ok") is True:
+        return reply
+    outcome = _KINDS.get(str(reply.get("kind")), Outcome.RUNTIME_ERROR)
+    raise CandidateFailed(outcome, claimed_text(reply.get("error")))
 
 
 def claimed_text(value: object) -> str:

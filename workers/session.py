@@ -80,11 +80,13 @@ class Session:
         self.longest_s = deadline_s
         self.ends_at = ends_at
         self._calls = 0
+        self._is_ahead = False
         self._source: Segment | None = None
         self._sink: Segment | None = None
 
     def close(self) -> None:
-        """Give back the memory that was shared."""
+        """End the process with all it made, and give back the memory that was shared."""
+        self.remote.close()
         for segment in (self._source, self._sink):
             _close(segment)
 
@@ -99,6 +101,15 @@ class Session:
         if left_s <= 0:
             raise TimedOut("The deadline of the evaluation is over; a longer one may be given by --deadline.")
         return min(self.longest_s, left_s)
+
+    @contextmanager
+    def ahead(self) -> Iterator[None]:
+        """Let requests be begun and not waited for while the context lasts, so that the process works by itself."""
+        self._is_ahead = True
+        try:
+            yield
+        finally:
+            self._is_ahead = False
 
     def load(self, source: str) -> None:
         """Import the source.
@@ -137,20 +148,9 @@ class Session:
         With `reuse` the contents come to lie in the tensors of the call before. `meddle` suppresses every Triton launch
         (`ablate`), or changes what launches write (`perturb`).
         """
-        skeletons, tensors, _, _ = pack_inputs(inputs)
         sink = self._take(expected)
-        self._calls += 1
-        message = {
-            "inputs": skeletons,
-            "train": train,
-            "grad": grad,
-            "reuse": reuse,
-            "meddle": meddle,
-            "poison": POISON[self._calls % len(POISON)],
-            "sizes": [tensor.numel() * tensor.element_size() for tensor in expected.working],
-            "sink": sink.fd,
-        }
-        reply = self._ask("call", message | self._put(tensors))
+        how = {"train": train, "grad": grad, "reuse": reuse, "meddle": meddle}
+        reply = self._ask("call", how | self._order(inputs, expected, sink))
         with _reading("launches"):
             seconds = _number(reply["seconds"])
             written = tuple(int(value) for value in reply["written"])
@@ -158,6 +158,24 @@ class Session:
         answer = self._answer(reply, expected, sink)
         changed = reply.get("changed") is not False
         return answer._replace(changed=changed, mutated=mutated, written=written, seconds=seconds)
+
+    def rehearse(self, inputs: Sequence[Any], outputs: Sequence[Tensor], *, train: bool) -> None:
+        """Run one forward pass whose outputs, like `outputs`, nobody looks at: it compiles what there is to compile."""
+        like = Expected(None, list(outputs), [None] * len(outputs), 1)
+        how = {"train": train, "grad": False, "reuse": False, "meddle": ""}
+        self._ask("call", how | self._order(inputs, like, self._take(like)))
+
+    def _order(self, inputs: Sequence[Any], expected: Expected, sink: Segment) -> dict[str, Any]:
+        """Put the inputs of a call where the process can read them, and say how it is to be made."""
+        skeletons, tensors, _, _ = pack_inputs(inputs)
+        self._calls += 1
+        order = {
+            "inputs": skeletons,
+            "poison": POISON[self._calls % len(POISON)],
+            "sizes": [tensor.numel() * tensor.element_size() for tensor in expected.working],
+            "sink": sink.fd,
+        }
+        return order | self._put(tensors)
 
     def start_profile(self) -> None:
         """Let the process record what its device does in the timed calls that follow."""
@@ -217,13 +235,17 @@ class Session:
         sink = self._take(expected)
         return self._answer(self._ask("snapshot", {"sink": sink.fd, "index": index}), _flat(expected), sink)
 
-    def _ask(self, operation: str, message: dict[str, Any]) -> dict[str, Any]:
-        return self.remote.ask(operation, message, deadline_s=self.deadline_s)
+    def _ask(self, operation: str, message: dict[str, Any], fds: Sequence[int] = ()) -> dict[str, Any]:
+        if self._is_ahead:
+            self.remote.begin(operation, message, fds, deadline_s=self.deadline_s)
+            return {}
+        return self.remote.ask(operation, message, fds, deadline_s=self.deadline_s)
 
     def _put(self, tensors: Sequence[Tensor]) -> dict[str, Any]:
         """Put tensors where the process can read them; return how a request names them."""
         specs, size = layout(tensors)
-        if self._source is None or self._source.size < size:
+        # What was begun may still have to read the memory that it was given.
+        if self._source is None or self._source.size < size or self._is_ahead:
             old, self._source = self._source, self._share(create(size, self.device, ours=True), writable=False)
             _close(old)
         self._source.write(specs, tensors)
@@ -241,7 +263,7 @@ class Session:
 
     def _share(self, segment: Segment, *, writable: bool) -> Segment:
         message = {"segment": segment.fd, "bytes": segment.size, "writable": writable, "on_device": segment.on_device}
-        self.remote.ask("share", message, [segment.fd], deadline_s=self.deadline_s)
+        self._ask("share", message, [segment.fd])
         return segment
 
     def _claims(self, reply: dict[str, Any]) -> Answer:

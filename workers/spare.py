@@ -1,0 +1,41 @@
+"""Spares: candidate processes that are forked, confined and ready before there is a source for them."""
+
+from workers.remote import RemoteCandidate
+from workers.zygote import Zygote
+
+#: One for the checks and one for the timing of the next evaluation.
+SPARES = 2
+
+
+class Spares:
+    """A few fresh candidate processes; each is given away once."""
+
+    def __init__(self, zygote: Zygote, memory_bytes: int) -> None:
+        """Fork none yet; each may hold `memory_bytes` of host memory."""
+        self.zygote = zygote
+        self.memory_bytes = memory_bytes
+        self._ready: list[RemoteCandidate] = []
+
+    def take(self) -> RemoteCandidate:
+        """Return the process that has waited longest, or a new one."""
+        return self._ready.pop(0) if self._ready else RemoteCandidate(self.zygote, self.memory_bytes)
+
+    def fill(self) -> None:
+        """Fork until there are enough; they get ready by themselves."""
+        while len(self._ready) < SPARES:
+            self._ready.append(RemoteCandidate(self.zygote, self.memory_bytes))
+
+    def wait_ready(self) -> None:
+        """Wait until none of them uses the device any more.
+
+        Raises:
+            InfrastructureFailure: one did not come up.
+        """
+        for spare in self._ready:
+            spare.wait_ready()
+
+    def close(self) -> None:
+        """End them all."""
+        for spare in self._ready:
+            spare.close()
+        self._ready.clear()
