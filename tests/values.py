@@ -138,6 +138,7 @@ def _timing(speedup: float) -> Timing:
     interval = {"speedup": speedup, "speedup_low": speedup * 0.9, "speedup_high": speedup * 1.1}
     return Timing(
         reference_ms=1.0,
+        reference_alone_ms=1.0,
         candidate_ms=1.0 / speedup,
         candidate_iqr_ms=0.01,
         runs=100,
