@@ -3,8 +3,6 @@
 import uuid
 from typing import Any
 
-from drkernel_q.profile import KernelProfile, Origin, Profile
-
 from drkernel_q.audit import Audit, AuditRequest, Sensitivity
 from drkernel_q.correctness import Correctness
 from drkernel_q.environment import Environment
@@ -22,6 +20,7 @@ from drkernel_q.evaluation import (
 from drkernel_q.kernel import Kernel
 from drkernel_q.observation import Evidence, Observations, Probe, Weight
 from drkernel_q.problem import Problem
+from drkernel_q.profile import KernelProfile, Origin, Profile
 
 SOFTMAX = Problem(name="softmax", source="class Model: ...")
 MATMUL = Problem(name="matmul", source="class Model: '''matmul'''")
@@ -57,11 +56,12 @@ def an_evaluation(
         more.setdefault("timing", _timing(speedup))
     if profile_ratio is not None:
         more.setdefault("profile", a_profile(profile_ratio))
+    shown = Correctness(trials=5, passed=5 if outcome == "correct" else 3, max_error=1e-6)
     return Evaluation(
         outcome=Outcome(outcome),
         integrity=Integrity(integrity),
         evidence=(NO_KERNEL,) if integrity == "rejected" else (),
-        correctness=Correctness(trials=5, passed=5 if outcome == "correct" else 3, max_error=1e-6),
+        correctness=more.pop("correctness", shown),
         environment=an_environment(device_kind),
         durations_s=more.pop("durations_s", {"correctness": 0.25, "timing": 1.5}),
         **more,
@@ -138,6 +138,7 @@ def _timing(speedup: float) -> Timing:
     interval = {"speedup": speedup, "speedup_low": speedup * 0.9, "speedup_high": speedup * 1.1}
     return Timing(
         reference_ms=1.0,
+        reference_alone_ms=1.0,
         candidate_ms=1.0 / speedup,
         candidate_iqr_ms=0.01,
         runs=100,

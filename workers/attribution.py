@@ -15,6 +15,7 @@ from workers.trace import TORCH, Row, Trace
 
 #: Most kernels that are kept of one profile.
 MAX_ROWS = 200
+_REGISTER_UNIT = 8
 _COMPILER = re.compile(r"triton_(poi|red|per|tem|mm|unk|for|split_scan|mix_order)_")
 #: Namespaces of C++. Code of others stays theirs whoever compiled it: a header that is included becomes nobody's own.
 _TORCH_CODE = ("at::", "at_cuda_detail::", "c10::", "torch::")
@@ -40,8 +41,13 @@ class Identity(NamedTuple):
 
     def fits(self, row: Row) -> bool:
         """Whether `row` is this kernel."""
-        pairs = ((self.threads, row.threads), (self.registers, row.registers))
+        pairs = ((self.threads, row.threads), (_units(self.registers), _units(row.registers)))
         return self.name == row.name and all(not mine or not seen or mine == seen for mine, seen in pairs)
+
+
+def _units(registers: int | None) -> int:
+    """Round as the device allocates registers, so that it does not matter who has rounded already."""
+    return -(-(registers or 0) // _REGISTER_UNIT)
 
 
 def attribute(trace: Trace, own: Collection[Identity], calls: int) -> Profile:

@@ -20,7 +20,8 @@ MAX_ROWS = 800
 #: Clock cycles that a sentinel spins, and launches at the start that a session may lose.
 _SENTINEL_CYCLES = 1000
 _WARM_UP_LAUNCHES = 3
-_MEMORY = ("Memcpy", "Memset")
+#: With a space, which no kernel of Triton can have in its name.
+_MEMORY = ("Memcpy ", "Memset ")
 _CALL = re.compile(r"cu(da)?[A-Z]\w*")
 
 

@@ -45,6 +45,7 @@ _KERNEL = click.Path(path_type=Path, allow_dash=True)
 )
 @click.option("--kernelbench", metavar="DIR", type=_PATH, help="A checkout of KernelBench (also: DRKQ_KERNELBENCH).")
 @click.option("--run", default="eval", show_default=True, metavar="NAME", help="Run of the store to keep this under.")
+@click.option("--feedback", "form", flag_value="feedback", help="What the author of the kernel is told, as text.")
 @click.option("--json", "form", flag_value="json", help="One JSON document (a list for several files).")
 @click.option("--jsonl", "form", flag_value="jsonl", help="One JSON document a line, as they come.")
 def command(problem: str | None, reference: Path | None, **options: Any) -> None:
@@ -58,7 +59,7 @@ def command(problem: str | None, reference: Path | None, **options: Any) -> None
       drkq eval examples/softmax.py --problem softmax
       drkq eval kernel.py --reference model.py --device cuda:0 --baseline eager,compile
       drkq eval kernel.py --problem 1/23 --kernelbench ~/KernelBench --set dim=4096 --json | jq .timing
-      cat kernel.py | drkq eval - --problem softmax
+      cat kernel.py | drkq eval - --problem softmax --feedback
 
     \b
     Exit codes:

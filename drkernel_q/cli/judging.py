@@ -88,6 +88,8 @@ async def run(order: Order) -> int:
                 codes.append(verdict.exit_code(reply))
                 if order.form is None:
                     emit_text(verdict.line(request, reply))
+                elif order.form == "feedback":
+                    emit_text(verdict.told(request, reply))
                 elif order.form == "jsonl":
                     emit_jsonl([verdict.document(request, reply)])
                 else:

@@ -5,6 +5,7 @@ from typing import Any
 from drkernel_q.correctness import Precision
 from drkernel_q.errors import DrkqError
 from drkernel_q.evaluation import Evaluation, EvaluationRequest, Integrity, Outcome, Reply, side_name
+from drkernel_q.feedback import feedback
 from drkernel_q.queue.handle import unwrap
 from drkernel_q.reward import reward
 
@@ -31,6 +32,11 @@ def document(request: EvaluationRequest, reply: Reply) -> dict[str, Any]:
         assert reply.failure is not None
         return head | {"failure": reply.failure.model_dump(mode="json")}
     return head | reply.evaluation.model_dump(mode="json") | {"reward": reward(reply.evaluation)}
+
+
+def told(request: EvaluationRequest, reply: Reply) -> str:
+    """Return what the kernel's author is told."""
+    return line(request, reply) if reply.evaluation is None else feedback(reply.evaluation)
 
 
 def line(request: EvaluationRequest, reply: Reply) -> str:

@@ -58,7 +58,8 @@ class Judged(NamedTuple):
 def judge_all(cases: list[Case], device: str, jobs: int, repeat: int, told: Callable[[Judged], None]) -> list[Judged]:
     """Judge every case `repeat` times with `jobs` evaluators; `told` hears of each as it is done."""
     benches: queue.SimpleQueue[Bench] = queue.SimpleQueue()
-    all_benches = [Bench(device) for _ in range(jobs)]
+    memory_bytes = (16 if device.startswith("cuda") else 3) * 2**30  # compilers of CUDA C++ need theirs
+    all_benches = [Bench(device, memory_bytes=memory_bytes) for _ in range(jobs)]
     for bench in all_benches:
         benches.put(bench)
 
@@ -66,7 +67,7 @@ def judge_all(cases: list[Case], device: str, jobs: int, repeat: int, told: Call
         bench = benches.get()
         try:
             start = time.perf_counter()
-            result = bench.result(case.problem, case.source, deadline_s=90.0)
+            result = bench.result(case.problem, case.source, **case.options)
             judged = Judged(case, result, time.perf_counter() - start)
         finally:
             benches.put(bench)

@@ -3,19 +3,22 @@
 The first line of the docstring says what the candidate does. Lines `name: value` follow:
 `problem` (a built-in one, or a file in cases/problem), `devices` (`cpu`, `cuda` or both: where it can run),
 `code` (of docs/reference/evidence.md), `expect` (`caught` or `clean`), `ci: yes` for those that every run of the tests
-judges, and `pending: reason` for those that the judge does not get right yet.
+judges, `pending: reason` for those that the judge does not get right yet, `backend` if it is not `triton`, and
+`build_s`, the seconds that it may take to load where it compiles C++.
 """
 
 import ast
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from drkernel_q.evaluation import Evaluation, Failure
 from drkernel_q.problem import Problem, builtin_files, load_problem
 
 FOLDER = Path(__file__).parent / "cases"
-FIELDS = frozenset({"problem", "devices", "code", "expect", "ci", "pending"})
+FIELDS = frozenset({"problem", "devices", "code", "expect", "ci", "pending", "backend", "build_s"})
+#: How long a candidate that compiles no C++ may take to load, and for the rest of the evaluation, seconds.
+LOAD_S, REST_S = 20.0, 50.0
 
 
 class Case(NamedTuple):
@@ -32,6 +35,10 @@ class Case(NamedTuple):
     ci: bool
     pending: str
     """Why the judge does not get it right yet; empty if it does."""
+    backend: str
+    """`triton`, or the backend that it is judged for."""
+    build_s: float
+    """How long it may take to load, seconds."""
 
     @property
     def name(self) -> str:
@@ -47,6 +54,12 @@ class Case(NamedTuple):
     def problem(self) -> Problem:
         """The problem that it claims to solve."""
         return _problem(self.problem_name)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """How it is judged, for `tests.judging.Bench`; it is loaded twice."""
+        deadline_s = 2 * self.build_s + REST_S
+        return {"backend": self.backend, "kernel_deadline_s": self.build_s, "deadline_s": deadline_s}
 
     def holds(self, result: Evaluation | Failure) -> bool:
         """Whether the judge got it right; no verdict at all is never right."""
@@ -80,6 +93,8 @@ def load_case(path: Path) -> Case:
         clean=fields["expect"] == "clean",
         ci=fields.get("ci") == "yes",
         pending=fields.get("pending", ""),
+        backend=fields.get("backend", "triton"),
+        build_s=float(fields.get("build_s", LOAD_S)),
     )
 
 

@@ -49,5 +49,5 @@ def _marked(case: Case) -> object:
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [_marked(case) for case in CASES if case.ci and "cpu" in case.devices])
 def test_judge_gets_it_right(bench: Bench, case: Case) -> None:
-    result = bench.result(case.problem, case.source, kernel_deadline_s=10.0, timing_budget_s=0.2)
+    result = bench.result(case.problem, case.source, backend=case.backend, kernel_deadline_s=10.0, timing_budget_s=0.2)
     assert case.holds(result), result

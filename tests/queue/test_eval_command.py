@@ -93,9 +93,12 @@ def test_one_kernel_is_judged_and_stored() -> None:
     assert document["error"] is None
     with Store.open(load_settings().store) as store:
         reply = store.find(document["request_id"])
+        raw = store.artefacts(document["request_id"])
     assert reply is not None
     assert reply.evaluation is not None
     assert reply.evaluation.outcome.value == "correct"
+    assert raw is not None, "raw measurements came with the reply, and only to the store"
+    assert sum(map(len, raw.blocks["candidate"])) == document["timing"]["runs"]
 
 
 def test_two_commands_at_once_share_one_stack_and_bad_kernels_are_data(tmp_path: Path) -> None:

@@ -241,6 +241,12 @@ def test_only_the_scored_mode_is_judged(bench: Bench, in_train: str) -> None:
     assert codes(evaluation) == {"A9"}
     assert evaluation.profile_ratio is not None
     assert evaluation.profile_ratio > 0.9, "the scored mode is profiled, whatever mode was looked at before"
+    assert evaluation.observations is not None
+    modes = evaluation.observations.modes
+    assert (modes["eval"].kernels, modes["eval"].on_device) == (("softmax_kernel",), ("softmax_kernel",))
+    assert (modes["train"].kernels, modes["train"].on_device) == ((), None)
+    assert modes["eval"].milliseconds
+    assert (modes["train"].milliseconds is None) == (in_train == RAISE)
 
 
 @pytest.mark.parametrize(
@@ -292,6 +298,9 @@ def test_any_backend_may_be_allowed(bench: Bench) -> None:
     assert evaluation.profile is not None
     assert {row.origin for row in evaluation.profile.kernels} == {Origin.TORCH}
     assert bench.judge(builtin("softmax"), source).integrity is Integrity.REJECTED
+    neither = bench.judge(builtin("softmax"), source, backend="cuda")
+    assert (neither.integrity, codes(neither)) == (Integrity.REJECTED, {"A1"})
+    assert bench.judge(builtin("softmax"), SOFTMAX, backend="cuda").integrity is Integrity.CLEAN
 
 
 def test_inputs_that_are_written_to_are_suspicious(bench: Bench) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from drkernel_q.correctness import Correctness
 from drkernel_q.evaluation import Integrity, Verdict
 from drkernel_q.observation import Evidence, Weight
 from drkernel_q.reward import RewardConfig, reward
@@ -50,3 +51,13 @@ def test_speed_on_a_worthless_problem_earns_nothing_and_correctness_does() -> No
     assert reward(fast, audit=an_audit(zeros_pass=True)) == 1.0
     assert reward(fast, RewardConfig(speed_weight=3.0), an_audit(reference_ms=0.001)) == 4.0
     assert reward(an_evaluation("wrong_value", speedup=2.0, profile_ratio=0.5), audit=an_audit()) == 0.0
+
+
+def test_a_speed_bought_with_precision_earns_nothing_unless_the_class_is_allowed() -> None:
+    shown = Correctness(trials=5, passed=5, precision_class="tf32", downgraded=True)
+    coarse = an_evaluation(speedup=2.0, profile_ratio=1.0, correctness=shown)
+    assert reward(coarse) == 1.0
+    assert reward(coarse, RewardConfig(allow_downgrade=("tf32",))) == 3.0
+    assert reward(coarse, RewardConfig(allow_downgrade=("fp16", "bf16"))) == 1.0
+    asked = shown.model_copy(update={"downgraded": False})
+    assert reward(an_evaluation(speedup=2.0, profile_ratio=1.0, correctness=asked)) == 3.0, "the problem asks for TF32"

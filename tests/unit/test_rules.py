@@ -75,6 +75,26 @@ def test_launches_that_take_no_time_on_the_device() -> None:
     assert verdict(facts().model_copy(update={"profile": nothing})) == (Integrity.REJECTED, ["A7"])
 
 
+@pytest.mark.parametrize(
+    ("device_kind", "alone_ms", "integrity", "codes"),
+    [
+        (H200, 1.0, Integrity.CLEAN, []),
+        (H200, 0.92, Integrity.CLEAN, []),
+        (H200, 0.8, Integrity.REJECTED, ["D15"]),
+        (H200, None, Integrity.UNKNOWN, ["D15"]),
+        ("cpu", 0.1, Integrity.CLEAN, []),
+    ],
+)
+def test_a_reference_that_is_faster_when_the_candidate_is_gone(
+    device_kind: str, alone_ms: float | None, integrity: Integrity, codes: list[str]
+) -> None:
+    evaluation = facts()
+    assert evaluation.timing is not None
+    timing = evaluation.timing.model_copy(update={"reference_alone_ms": alone_ms})
+    where = an_evaluation(device_kind=device_kind).environment
+    assert verdict(evaluation.model_copy(update={"timing": timing, "environment": where})) == (integrity, codes)
+
+
 def test_a_reference_that_drifts_leaves_nothing_established() -> None:
     timing = facts().timing
     assert timing is not None

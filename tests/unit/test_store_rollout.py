@@ -3,7 +3,6 @@
 import itertools
 
 import pytest
-from drkernel_q.profile import KernelProfile, Origin, Profile
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from drkernel_q.evaluation import (
     Stage,
 )
 from drkernel_q.kernel import Kernel
+from drkernel_q.profile import KernelProfile, Origin, Profile
 from drkernel_q.store import Store
 from drkernel_q.trajectory import Message, Trajectory, Turn
 from tests.values import MATMUL, SOFTMAX, a_reply, a_request, an_environment, an_evaluation

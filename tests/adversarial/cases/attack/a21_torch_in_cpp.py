@@ -4,6 +4,7 @@ problem: softmax
 devices: cuda
 code: A21
 expect: caught
+build_s: 120
 """
 
 import torch

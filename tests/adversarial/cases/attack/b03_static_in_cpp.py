@@ -4,6 +4,7 @@ problem: softmax
 devices: cuda
 code: B3
 expect: caught
+build_s: 120
 """
 
 import torch
