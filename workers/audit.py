@@ -27,10 +27,11 @@ from workers.generators import Generators
 from workers.measure import Expected
 from workers.profiler import Profiler
 from workers.reference import Reference
-from workers.sensitivity import Prober, Subject
+from workers.sensitivity import Prober
 from workers.serving import serve
-from workers.shared import flatten, leaves, unflatten
+from workers.shared import leaves
 from workers.stopwatch import Stopwatch
+from workers.subject import input_subjects, weight_subjects, with_leaves
 from workers.wire import Channel
 
 #: Seeds of two draws of inputs and of weights: nothing here is a secret, and an audit can be repeated.
@@ -160,7 +161,7 @@ class Auditor:
     def _unspoilt(self, inputs: Sequence[Any]) -> Sequence[Any]:
         if not self.reference.changes_inputs:
             return inputs
-        return _with_leaves(inputs, [leaf.clone() for leaf in leaves(inputs)])
+        return with_leaves(inputs, [leaf.clone() for leaf in leaves(inputs)])
 
     def _passes(self, outputs: Sequence[Tensor], expected: Expected | None = None) -> bool:
         """Whether outputs are within the judge's tolerance of those that are expected."""
@@ -266,7 +267,9 @@ class Auditor:
             self.gaps["probe"] = "outputs change without any change"
             return
         prober = Prober(self._is_same, self._is_moved, seed=SEEDS[0], budget_s=PROBE_S)
-        subjects = [subject for subject in (*self._inputs(), *self._weights()) if subject.tensor.numel()]
+        inputs = input_subjects(self.draws[0], self.draws[1], self._run)
+        weights = weight_subjects(self.model, self.other_model, lambda: self._run(self.draws[0]))
+        subjects = [subject for subject in (*inputs, *weights) if subject.tensor.numel()]
         whole = [subject for subject in subjects if is_whole(subject.tensor)]
         try:
             prober.probe([subject for subject in subjects if not is_whole(subject.tensor)])
@@ -285,52 +288,10 @@ class Auditor:
     def _is_moved(self, outputs: Sequence[Tensor]) -> bool:
         return not self._passes(outputs, self.strict)
 
-    def _inputs(self) -> Iterator[Subject]:
-        first, second = map(leaves, self.draws)
-        for number, (tensor, drawn) in enumerate(zip(first, second, strict=True)):
-            yield Subject(f"input {number}", "input", tensor, drawn, partial(self._run_with_input, number))
-
-    def _weights(self) -> Iterator[Subject]:
-        others = dict(self.other_model.named_parameters()) | dict(self.other_model.named_buffers())
-        parameters = dict(self.model.named_parameters())
-        for name, tensor in (parameters | dict(self.model.named_buffers())).items():
-            drawn, plain = others.get(name), tensor.detach()
-            if drawn is not None and (drawn.shape, drawn.dtype) == (plain.shape, plain.dtype):
-                run = partial(self._run_with_weight, plain)
-                yield Subject(name, "parameter" if name in parameters else "buffer", plain, drawn.detach(), run)
-
-    def _run_with_input(self, number: int, changed: Tensor) -> list[Tensor] | None:
-        tensors = leaves(self.draws[0])
-        tensors[number] = changed
-        return self._attempt(_with_leaves(self.draws[0], tensors))
-
-    def _run_with_weight(self, weight: Tensor, changed: Tensor) -> list[Tensor] | None:
-        kept = weight.clone()
-        weight.copy_(changed)
-        try:
-            return self._attempt(self.draws[0])
-        finally:
-            weight.copy_(kept)
-
-    def _attempt(self, inputs: Sequence[Any]) -> list[Tensor] | None:
-        """Run; None where the reference refuses what it is given."""
-        try:
-            return self._run(inputs)
-        except (torch.AcceleratorError, torch.OutOfMemoryError, MemoryError):
-            raise
-        except Exception:  # noqa: BLE001 - trusted code raises what it likes about values that nobody drew for it
-            return None
-
 
 def _keeps_tensors(model: nn.Module) -> bool:
     """Whether a module holds tensors that are neither parameters nor buffers, and stay where they were made."""
     return any(isinstance(value, Tensor) for module in model.modules() for value in vars(module).values())
-
-
-def _with_leaves(values: Sequence[Any], tensors: Sequence[Tensor]) -> Sequence[Any]:
-    """Return nested values with other tensors in their places."""
-    replaced: Sequence[Any] = unflatten(flatten(values, []), tensors)
-    return replaced
 
 
 def _first_line(error: BaseException) -> str:

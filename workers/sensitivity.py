@@ -3,29 +3,19 @@
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from drkernel_q.audit import Sensitivity
 from workers import integrity
+from workers.subject import Subject
 
 #: Rows that are changed one after the other, to estimate which share of a tensor is needed.
 ROWS = 4
 #: Places that are tried for an element that can become another.
 _PLACES = 16
-
-
-class Subject(NamedTuple):
-    """One tensor to change, and another draw of it."""
-
-    name: str
-    kind: Literal["input", "parameter", "buffer"]
-    tensor: Tensor
-    drawn: Tensor
-    run: Callable[[Tensor], Sequence[Tensor] | None]
-    """Gives the outputs with the tensor replaced; None where the reference raises."""
 
 
 class Prober:

@@ -4,7 +4,7 @@ import asyncio
 import sys
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +12,9 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
+from drkernel_q.audit import Audit
 from drkernel_q.cli import verdict
+from drkernel_q.cli.findings import stored_audits
 from drkernel_q.cli.output import emit_json, emit_jsonl, emit_text, progress
 from drkernel_q.errors import BadKernelFile, BadSettings
 from drkernel_q.evaluation import EvaluationRequest, Protocol, Reply
@@ -79,34 +81,39 @@ async def run(order: Order) -> int:
     requests = {request.id: request for request in order.requests}
     documents: list[dict[str, Any]] = []
     codes: list[int] = []
+    audits: dict[str, Mapping[str, Audit]] | None = None
     device = order.settings.device
     with progress("getting ready") as tell, join(order.settings, [device], tell) as url:
         async with EvaluationQueue(url) as queue:
             replies = queue.evaluate_many(order.requests, device=device)
-            async for reply in _with_clock(replies, len(requests), tell):
+            async for reply in with_clock(replies, len(requests), tell, "judging"):
                 request = requests[reply.id]
                 codes.append(verdict.exit_code(reply))
-                if order.form is None:
-                    emit_text(verdict.line(request, reply))
-                elif order.form == "feedback":
-                    emit_text(verdict.told(request, reply))
-                elif order.form == "jsonl":
-                    emit_jsonl([verdict.document(request, reply)])
+                if order.form in (None, "feedback"):
+                    tell_people = verdict.line if order.form is None else verdict.told
+                    emit_text(tell_people(request, reply))
+                    continue
+                audits = audits if audits is not None else stored_audits(order.settings, [request.problem])
+                document = verdict.document(request, reply, audits.get(request.problem.hash, {}))
+                if order.form == "jsonl":
+                    emit_jsonl([document])
                 else:
-                    documents.append(verdict.document(request, reply))
+                    documents.append(document)
     if order.form == "json":
         emit_json(documents[0] if len(documents) == 1 else documents)
     return max(codes)
 
 
-async def _with_clock(replies: AsyncGenerator[Reply], total: int, tell: Callable[[str], None]) -> AsyncGenerator[Reply]:
+async def with_clock(
+    replies: AsyncGenerator[Reply], total: int, tell: Callable[[str], None], doing: str
+) -> AsyncGenerator[Reply]:
     """Pass replies on, and say on a terminal how many are there and how long it has been."""
     start = time.monotonic()
     done = 0
 
     async def tick() -> None:
         while True:
-            tell(f"judging: {done} of {total} done, {time.monotonic() - start:.0f} s")
+            tell(f"{doing}: {done} of {total} done, {time.monotonic() - start:.0f} s")
             await asyncio.sleep(_TICK_S)
 
     ticker = asyncio.create_task(tick()) if sys.stderr.isatty() else None

@@ -1,10 +1,13 @@
 """`drkq problem`: what there is to solve."""
 
+import asyncio
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import click
 
+from drkernel_q.cli.findings import stored_audits
 from drkernel_q.cli.output import emit_json, emit_table, emit_text, say
 from drkernel_q.errors import BadProblem, BadSettings
 from drkernel_q.problem import (
@@ -18,14 +21,16 @@ from drkernel_q.problem import (
     load_problem,
     parse_override,
 )
+from drkernel_q.problem.suite import SUITES
 from drkernel_q.settings import Settings, load_settings
 
 COLUMNS = ("name", "level", "origin", "summary")
 
+_path = click.Path(path_type=Path)
 _kernelbench = click.option(
     "--kernelbench",
     metavar="DIR",
-    type=click.Path(path_type=Path),
+    type=_path,
     help="A checkout of KernelBench (also: DRKQ_KERNELBENCH).",
 )
 
@@ -65,7 +70,7 @@ def list_problems(kernelbench: Path | None, as_json: bool) -> None:
 )
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON document with constants, sizes and source.")
 def show(name: str, kernelbench: Path | None, overrides: tuple[str, ...], as_json: bool) -> None:
-    """Print the source of a problem.
+    """Print the source of a problem, and on stderr the flags that audits have raised.
 
     NAME is a name of `drkq problem list`, `1/23` of KernelBench, a file, or FILE.parquet#ROW.
 
@@ -75,16 +80,21 @@ def show(name: str, kernelbench: Path | None, overrides: tuple[str, ...], as_jso
       drkq problem show softmax --set batch_size=4 > small.py
       drkq problem show 1/23 --kernelbench ~/KernelBench --json | jq .constants
     """  # noqa: D301 - click wants the backspace character itself
-    problem = find_problem(name, load_settings(kernelbench=kernelbench))
-    problem = problem.resized(dict(map(parse_override, overrides)))
+    settings = load_settings(kernelbench=kernelbench)
+    problem = find_problem(name, settings).resized(dict(map(parse_override, overrides)))
+    audits = stored_audits(settings, [problem]).get(problem.hash, {})
     if as_json:
-        emit_json(_document(problem))
-    else:
-        emit_text(problem.source.removesuffix("\n"))
+        flags = {kind: [flag.model_dump(mode="json") for flag in audit.flags] for kind, audit in audits.items()}
+        emit_json(_document(problem) | {"flags": flags})
+        return
+    emit_text(problem.source.removesuffix("\n"))
+    for kind, audit in audits.items():
+        for flag in audit.flags:
+            say(f"{kind}: {flag.code.value}: {flag.detail}")
 
 
 @command.command()
-@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.argument("files", metavar="FILE...", nargs=-1, required=True, type=_path)
 @click.option("--force", is_flag=True, help="Replace added problems of the same name.")
 def add(files: tuple[Path, ...], force: bool) -> None:
     """Check reference files, and keep copies that can be named without their path.
@@ -110,6 +120,44 @@ def add(files: tuple[Path, ...], force: bool) -> None:
         _keep(folder, chosen.values())
     except OSError as error:
         raise BadSettings(f"{folder} (of the setting `data_dir`) cannot be written: {error.strerror}.") from None
+
+
+@command.command()
+@click.argument("names", metavar="[NAME|FILE|FOLDER]...", nargs=-1)
+@click.option("--suite", "suites", multiple=True, type=click.Choice(SUITES), help="A whole set; repeatable.")
+@click.option("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:N (also: DRKQ_DEVICE).")
+@click.option("--compile", "compile", is_flag=True, help="Time torch.compile too, which takes long.")
+@click.option("--force", is_flag=True, help="Audit what has been audited on this kind of device, too.")
+@click.option("--set", "overrides", multiple=True, metavar="NAME=VALUE", help="Replace a constant of each problem.")
+@click.option(
+    "--deadline",
+    "deadline_s",
+    type=click.FloatRange(1, 3600),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="Longest time for one problem.",
+)
+@_kernelbench
+@click.option("--json", "as_json", is_flag=True, help="Write a JSON list with every fact.")
+@click.option("-o", "--output", "target", metavar="FILE", type=_path, help="Write a Markdown table there, too.")
+def audit(names: tuple[str, ...], suites: tuple[str, ...], **options: Any) -> None:
+    """Measure what problems are worth as yardsticks: would zeros pass? does every input matter? how long is a call?
+
+    Flags are kept in the store, and decide whether speed on a problem is rewarded. What is known there for this kind of
+    device is not measured again. A problem that cannot be used is a result, not an error.
+
+    \b
+    Examples:
+      drkq problem audit softmax my_problem.py
+      drkq problem audit --suite builtin -o audit.md
+      drkq problem audit --suite kernelbench/1 --kernelbench ~/KernelBench --device cuda:0 --compile --deadline 300
+    """  # noqa: D301 - click wants the backspace character itself
+    if not names and not suites:
+        raise click.UsageError("Name problems, or a set of them by --suite.")
+    from drkernel_q.cli import auditing
+
+    raise SystemExit(asyncio.run(auditing.run(auditing.prepare(names, suites, options))))
 
 
 def _rows(settings: Settings) -> Iterator[tuple[str, int | None, str, str]]:

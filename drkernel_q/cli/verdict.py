@@ -1,7 +1,9 @@
 """How one reply is shown: a line for people, a document for programs, an exit code for shells."""
 
+from collections.abc import Mapping
 from typing import Any
 
+from drkernel_q.audit import Audit
 from drkernel_q.correctness import Precision
 from drkernel_q.errors import DrkqError
 from drkernel_q.evaluation import Evaluation, EvaluationRequest, Integrity, Outcome, Reply, side_name
@@ -21,8 +23,11 @@ def exit_code(reply: Reply) -> int:
         return error.exit_code
 
 
-def document(request: EvaluationRequest, reply: Reply) -> dict[str, Any]:
-    """Return the JSON document of one reply; its fields are described in docs/reference/evaluation.md."""
+def document(request: EvaluationRequest, reply: Reply, audits: Mapping[str, Audit]) -> dict[str, Any]:
+    """Return the JSON document of one reply; its fields are described in docs/reference/evaluation.md.
+
+    `audits` of the problem, by kind of device, say whether its speed is rewarded.
+    """
     head = {
         "request_id": request.id,
         "kernel": {"name": request.kernel.name, "hash": request.kernel.hash},
@@ -31,7 +36,8 @@ def document(request: EvaluationRequest, reply: Reply) -> dict[str, Any]:
     if reply.evaluation is None:
         assert reply.failure is not None
         return head | {"failure": reply.failure.model_dump(mode="json")}
-    return head | reply.evaluation.model_dump(mode="json") | {"reward": reward(reply.evaluation)}
+    audit = audits.get(reply.evaluation.environment.device_kind)
+    return head | reply.evaluation.model_dump(mode="json") | {"reward": reward(reply.evaluation, audit=audit)}
 
 
 def told(request: EvaluationRequest, reply: Reply) -> str:

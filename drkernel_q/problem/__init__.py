@@ -12,6 +12,7 @@ from drkernel_q.problem.constant import Constant, parse_override
 from drkernel_q.problem.file import load_folder, load_problem
 from drkernel_q.problem.reference import Problem
 from drkernel_q.problem.row import load_row, problem_from_row
+from drkernel_q.problem.suite import load_suite
 
 __all__ = [
     "Constant",
@@ -25,6 +26,7 @@ __all__ = [
     "load_kernelbench",
     "load_problem",
     "load_row",
+    "load_suite",
     "parse_override",
     "problem_from_row",
 ]
