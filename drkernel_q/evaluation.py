@@ -109,7 +109,7 @@ class Timing(Value):
     reference_alone_ms: float | None = None
     """Median time of one call of the first baseline after the candidate was gone, milliseconds."""
     judge_ms: float | None = None
-    """Time of one candidate call by the judge's own clock, over bursts of calls; it bounds what can be claimed."""
+    """Time of one candidate call by the judge's own clock, over bursts of calls."""
     baselines: tuple[BaselineTiming, ...]
     """Every baseline, the first of them repeated above."""
 

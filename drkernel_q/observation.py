@@ -95,13 +95,13 @@ class Observations(Value):
     other_names: bool | None = None
     """Whether other Triton functions of the candidate ran in the timed process than in the checked one."""
     wrong_outputs: int = 0
-    """Outputs of timed calls, chosen in secret, that are wrong."""
+    """Outputs of timed calls that are wrong."""
     first_wrong: str | None = None
     """How the first of them is wrong."""
     late_ms: float | None = None
     """Median time that the device went on working after a timed call's last event, beyond the reference's own."""
     clock_ms: float | None = None
-    """Least time of one candidate call by the judge's own clock, over bursts; see `Timing.judge_ms` for the median."""
+    """What a candidate call took at least by the judge's own clock, over bursts; `Timing.judge_ms` is the estimate."""
     clock_noise_ms: float | None = None
     """How far `clock_ms` may be off."""
     no_clock: str | None = None

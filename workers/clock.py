@@ -8,7 +8,6 @@ import sys
 import time
 from typing import NamedTuple, Protocol
 
-import numpy as np
 import torch
 
 from drkernel_q.artefact import Burst
@@ -16,15 +15,17 @@ from drkernel_q.rules import hidden_ms
 from workers.measure import Expected
 from workers.stopwatch import Stopwatch
 
-#: Calls of the shorter burst, and calls so slow that one is enough.
-BURST = {"cuda": 15, "cpu": 2}
-SLOW_MS = 300.0
+#: Calls of the shorter burst; fewer when they would take longer than this, milliseconds.
+BURST = {"cuda": 10, "cpu": 2}
+SHORT_MS = 100.0
 #: A longer burst has room for at least this many calls, or the rule is not applied.
 SHORTEST_BURST = 3
-#: Pairs of bursts of either side.
-BURSTS = {"cuda": 5, "cpu": 3}
-#: Noise that is always allowed, and measurements before a claim that lacks more counts as a lie.
-FLOOR_NOISE_MS = {"cuda": 0.08, "cpu": 2.0}
+#: Bursts of either length, of either side.
+BURSTS = {"cuda": 4, "cpu": 3}
+#: Noise of a call's time, what a request may cost beyond empty calls in the judge, and measurements before a claim that
+#: lacks more counts as a lie.
+NOISE_MS = {"cuda": 0.02, "cpu": 2.0}
+REQUEST_MS = {"cuda": 5.0, "cpu": 20.0}
 CHECKS = 3
 
 
@@ -66,11 +67,12 @@ class EmptySide:
 class Clock(NamedTuple):
     """One candidate call by the judge's own clock."""
 
-    median_ms: float
-    least_ms: float
-    """The smallest of the repeats: whatever else the machine did, a call took no less."""
+    call_ms: float
+    """Best estimate: what each call adds to a burst, without what a request costs."""
+    bound_ms: float
+    """No call can have taken less: the estimate, or what the longest bursts say by themselves if that is more."""
     noise_ms: float
-    """How far that may be off."""
+    """How far either may be off."""
     bursts: tuple[Burst, ...]
     """What was measured."""
 
@@ -78,23 +80,28 @@ class Clock(NamedTuple):
 def read_clock(candidate: Bursting, empty: Bursting, device: str, claimed_ms: float) -> Clock:
     """Time one candidate call by the judge's clock.
 
-    The clock sees bursts of k and 3k calls; the slope between them leaves out what a request costs, and the slope of
-    empty calls leaves out flush and checksums.
+    The clock sees bursts of k and 3k calls, several times; whatever else a machine does makes a burst longer, so the
+    shortest of each kind count. The slope between them leaves out what a request costs, and the slope of empty calls
+    leaves out flush and checksums. A candidate that dawdles in short bursts makes the slope too small, but cannot make
+    the long ones shorter than its work, so these are shared out among their calls too, less what a request may cost.
     """
-    few = min(BURST[device], candidate.most_calls // 3) if claimed_ms < SLOW_MS else 1
-    bursts: list[Burst] = []
+    few = max(min(BURST[device], candidate.most_calls // 3, int(SHORT_MS / claimed_ms)), 1)
+    many = 3 * few
+    candidate.burst(many)  # memory that outputs have never lain in is slow to get
+    bursts = [
+        Burst(side=name, calls=calls, seconds=side.burst(calls))
+        for _ in range(BURSTS[device])
+        for name, side in (("candidate", candidate), ("empty", empty))
+        for calls in (many, few)
+    ]
 
-    def slope(name: str, side: Bursting) -> float:
-        long, short = (Burst(side=name, calls=calls, seconds=side.burst(calls)) for calls in (3 * few, few))
-        bursts.extend((long, short))
-        return (long.seconds - short.seconds) / (2 * few) * 1e3
+    def least_ms(name: str, calls: int) -> float:
+        return 1e3 * min(burst.seconds for burst in bursts if (burst.side, burst.calls) == (name, calls))
 
-    candidate.burst(3 * few)  # memory that outputs have never lain in is slow to get
-    slopes = [(slope("candidate", candidate), slope("empty", empty)) for _ in range(BURSTS[device])]
-    both, base = np.array(slopes).T
-    net = both - np.median(base)
-    noise_ms = float(np.ptp(base)) + FLOOR_NOISE_MS[device]
-    return Clock(max(float(np.median(net)), 0.0), max(float(net.min()), 0.0), noise_ms, tuple(bursts))
+    base = (least_ms("empty", many) - least_ms("empty", few)) / (many - few)
+    slope = (least_ms("candidate", many) - least_ms("candidate", few)) / (many - few)
+    share = (least_ms("candidate", many) - least_ms("empty", many) - REQUEST_MS[device]) / many
+    return Clock(max(slope - base, 0.0), max(slope - base, share, 0.0), NOISE_MS[device], tuple(bursts))
 
 
 def read_until_agreed(candidate: Claiming, stopwatch: Stopwatch, device: str, claimed_ms: float) -> Clock | None:
@@ -104,6 +111,6 @@ def read_until_agreed(candidate: Claiming, stopwatch: Stopwatch, device: str, cl
     empty = EmptySide(stopwatch, candidate.expected_like, device)
     for _ in range(CHECKS):
         clock = read_clock(candidate, empty, device, claimed_ms)
-        if not hidden_ms(device, claimed_ms, clock.least_ms, clock.noise_ms):
+        if not hidden_ms(device, claimed_ms, clock.bound_ms, clock.noise_ms):
             break
     return clock

@@ -188,7 +188,7 @@ class Judge:
         if race.clock is None:
             self.facts.numbers["no_clock"] = "inputs are too large for bursts of calls"
         else:
-            self.facts.numbers |= {"clock_ms": race.clock.least_ms, "clock_noise_ms": race.clock.noise_ms}
+            self.facts.numbers |= {"clock_ms": race.clock.bound_ms, "clock_noise_ms": race.clock.noise_ms}
             self.facts.raw["bursts"] = race.clock.bursts
 
     def _compare_alone(self, reference: Reference, measured: Timing) -> None:

@@ -17,6 +17,8 @@ from workers.trace import OWN_RANGE
 Launches = Counter[tuple[str, str]]
 #: How a perturbed result differs: enough for any tolerance, little enough to stay in the domain of what follows.
 _FACTOR, _OFFSET = 1.02, 1e-3
+#: Tensors up to this size are copied before a launch, to tell what it writes, bytes.
+_LARGE_BYTES = 2**28
 
 
 class Loaded(NamedTuple):
@@ -110,18 +112,33 @@ def perturbed(device: str) -> Iterator[list[int]]:
     def disturb(run: Callable[..., Any], function: Any, *args: Any, **kwargs: Any) -> Any:
         tensors = [value for value in (*args, *kwargs.values()) if type(value) is torch.Tensor]
         floats = [tensor for tensor in tensors if tensor.is_floating_point()]
-        before = [tensor.clone() for tensor in floats]
+        before = [tensor.clone() if tensor.nbytes <= _LARGE_BYTES else checksum(tensor) for tensor in floats]
         kernel = run(function, *args, **kwargs)
         for old, tensor in zip(before, floats, strict=True):
-            written = (tensor != old) & torch.isfinite(tensor)
-            if not bool(written.any()):
-                continue
-            checksums.append(checksum(torch.where(written, tensor, torch.zeros_like(tensor)).contiguous()))
-            tensor.copy_(torch.where(written, tensor * _FACTOR + _OFFSET, tensor))
+            checksums.extend(_disturb_as_a_whole(old, tensor) if isinstance(old, int) else _disturb(old, tensor))
         return kernel
 
     with _replaced(device, disturb):
         yield checksums
+
+
+def _disturb(old: torch.Tensor, tensor: torch.Tensor) -> list[int]:
+    """Change what differs from `old`; return its checksum, if anything does."""
+    written = (tensor != old) & torch.isfinite(tensor)
+    if not bool(written.any()):
+        return []
+    summed = checksum(torch.where(written, tensor, torch.zeros_like(tensor)).contiguous())
+    tensor.copy_(torch.where(written, tensor * _FACTOR + _OFFSET, tensor))
+    return [summed]
+
+
+def _disturb_as_a_whole(old: int, tensor: torch.Tensor) -> list[int]:
+    """Do the same to all of a tensor that is too large for a copy, if it is not what it was."""
+    summed = checksum(tensor)
+    if summed == old:
+        return []
+    tensor.mul_(_FACTOR).add_(_OFFSET)
+    return [summed]
 
 
 def launch_types(device: str) -> tuple[Any, ...]:

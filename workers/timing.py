@@ -78,7 +78,7 @@ def time_both(candidate: CandidateSide, versions: Sequence[Version], budget_s: f
     first = references[versions[0]]
     late_ms = float(np.median([answer.late_ms for answer in candidate.calls])) - float(np.median(first.late_ms))
     reading = clock.read_until_agreed(candidate, stopwatch, reference.device, timing.candidate_ms)
-    timing = timing.model_copy(update={"judge_ms": reading and reading.median_ms, "checked": candidate.recheck.count})
+    timing = timing.model_copy(update={"judge_ms": reading and reading.call_ms, "checked": candidate.recheck.count})
     blocks = {side_name(*version): side for version, side in beside.items()} | {"candidate": own}
     return Race(timing, reading, late_ms, blocks, first.late_ms)
 
@@ -86,7 +86,8 @@ def time_both(candidate: CandidateSide, versions: Sequence[Version], budget_s: f
 def time_alone(reference: Reference, version: Version) -> float:
     """Return the reference's median time, milliseconds, when no candidate is there to slow it down."""
     side = ReferenceSide(reference, version, Stopwatch(reference.device))
-    _warm_up(side, reference.device)
+    for _ in range(WARM_UP_CALLS[reference.device]):
+        side.timed()
     return float(np.median([side.timed() for _ in range(ALONE_CALLS)]))
 
 
