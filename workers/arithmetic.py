@@ -42,18 +42,27 @@ _AUTOCAST = {Precision.FP16: torch.float16, Precision.BF16: torch.bfloat16}
 
 def _nearest(tensor: Tensor) -> Tensor:
     bits = tensor.contiguous().view(torch.int32)
-    rounded = (bits + (_DROPPED >> 1) + ((bits >> 13) & 1)) & ~_DROPPED
-    return torch.where(tensor.isfinite(), rounded.view(torch.float32), tensor)
+    return _finite(bits + (_DROPPED >> 1) + ((bits >> 13) & 1), tensor)
 
 
-def _truncated(tensor: Tensor) -> Tensor:
-    bits = tensor.contiguous().view(torch.int32)
+def truncated(tensor: Tensor) -> Tensor:
+    """Drop the bits that TF32 does not have, as Triton does where nobody has rounded before; biased towards zero."""
+    return _finite(tensor.contiguous().view(torch.int32), tensor)
+
+
+def _middle(tensor: Tensor) -> Tensor:
+    """Truncate, and add what that takes away on average: its noise without its bias."""
+    middle = (truncated(tensor).view(torch.int32) | (_DROPPED + 1) >> 1).view(torch.float32)
+    return torch.where(tensor.isfinite() & (tensor != 0), middle, tensor)
+
+
+def _finite(bits: Tensor, tensor: Tensor) -> Tensor:
     return torch.where(tensor.isfinite(), (bits & ~_DROPPED).view(torch.float32), tensor)
 
 
-#: How a class rounds operands, the most precise way first. Triton truncates to TF32 where nobody rounds before.
+#: How a class may round operands; the first is what it is measured by, and all but `truncated` are without bias.
 ROUNDINGS: Mapping[Precision, tuple[Rounding, ...]] = {
-    Precision.TF32: (_nearest, _truncated),
+    Precision.TF32: (_nearest, _middle, truncated),
     Precision.FP16: (lambda tensor: tensor.half().float(),),
     Precision.BF16: (lambda tensor: tensor.bfloat16().float(),),
 }

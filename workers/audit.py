@@ -7,7 +7,7 @@ leaves its process to the next. What is returned are facts; `drkernel_q.audit` d
 import resource
 import socket
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -40,7 +40,7 @@ SEEDS = (1, 2)
 CALLS, LEAST_CALLS, TIMING_S = 10, 3, 0.5
 WARM_UP_CALLS = 2
 #: Seconds after which no further tensor is changed.
-PROBE_S = 3.0
+PROBE_S = 2.0
 #: No time is shorter, milliseconds.
 _SHORTEST_MS = 1e-5
 #: Most characters of an exception that are kept.
@@ -50,10 +50,11 @@ _MOST_TEXT = 300
 class Auditor:
     """Audits one problem on one device."""
 
-    def __init__(self, request: AuditRequest, environment: Environment) -> None:
-        """Take the request."""
+    def __init__(self, request: AuditRequest, environment: Environment, tell: Callable[[dict[str, Any]], None]) -> None:
+        """Take the request; `tell` hears of each part as it begins, and what was found until then."""
         self.request = request
         self.environment = environment
+        self.tell = tell
         self.device = environment.device.partition(":")[0]
         self.facts: dict[str, Any] = {}
         self.gaps: dict[str, str] = {}
@@ -74,6 +75,9 @@ class Auditor:
             self.failed = True
             unusable = f"The device failed while the reference ran: {_first_line(error)}"
         self.durations_s["total"] = time.perf_counter() - start
+        return self._found(unusable)
+
+    def _found(self, unusable: str | None = None) -> Audit:
         return Audit(
             environment=self.environment,
             unusable=unusable,
@@ -94,6 +98,7 @@ class Auditor:
             parts.append(self._time_compiled)
         for part in (*parts, self._probe):
             name = part.__name__.strip("_")
+            self.tell({"stage": name, "audit": _written(self._found())})
             try:
                 with self._timed(name):
                     part()
@@ -294,6 +299,10 @@ def _keeps_tensors(model: nn.Module) -> bool:
     return any(isinstance(value, Tensor) for module in model.modules() for value in vars(module).values())
 
 
+def _written(audit: Audit) -> dict[str, Any]:
+    return audit.model_dump(mode="json", round_trip=True)
+
+
 def _first_line(error: BaseException) -> str:
     text = str(error).strip().splitlines() or [""]
     return f"{type(error).__name__}: {text[0]}"[:_MOST_TEXT]
@@ -307,8 +316,11 @@ def main(conn: int, device: str, memory_bytes: int | None) -> None:
     Path("/proc/self/oom_score_adj").write_text("1000")
 
     def answer(job: dict[str, Any]) -> tuple[dict[str, Any], bool]:
-        auditor = Auditor(AuditRequest.model_validate(job["request"]), Environment.model_validate(job["environment"]))
-        audit = auditor.audit()
-        return {"audit": audit.model_dump(mode="json", round_trip=True)}, not auditor.failed
+        request, environment = (
+            AuditRequest.model_validate(job["request"]),
+            Environment.model_validate(job["environment"]),
+        )
+        auditor = Auditor(request, environment, channel.send)
+        return {"audit": _written(auditor.audit())}, not auditor.failed
 
     serve(channel, device, answer)

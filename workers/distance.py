@@ -1,4 +1,4 @@
-"""Distance: how far outputs of a reference lie apart, and how large they are; without copies wider than they are."""
+"""Distance: how far outputs of a reference lie apart, and how large they are; in fp64, a chunk of rows at a time."""
 
 import math
 from collections.abc import Sequence
@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
+
+from workers.measure import chunks_of, rows_of
 
 
 def is_real(tensor: Tensor) -> bool:
@@ -32,9 +34,13 @@ def distance(base: Tensor, other: Tensor) -> float:
     """Return the relative L2 distance from `base`; of whole numbers, the share that differs."""
     if not is_real(base):
         return float((base != other).sum()) / max(base.numel(), 1)
-    wide = _plain(base)
-    apart, size = _norm(_plain(other).to(wide.dtype) - wide), _norm(wide)
-    return apart / size if size > 0 else float(apart > 0)
+    rows, other_rows = rows_of(_plain(base)), rows_of(_plain(other))
+    apart = size = 0.0
+    for start, part in chunks_of(rows):
+        wide = part.double()
+        size += float(wide.square().sum())
+        apart += float((other_rows[start : start + len(part)].double() - wide).square_().sum())
+    return math.sqrt(apart / size) if size else float(apart > 0)
 
 
 def spread(base: Sequence[Tensor], others: Sequence[Tensor]) -> float | None:
@@ -51,20 +57,25 @@ def largest(values: Sequence[float]) -> float | None:
 
 def moments(outputs: Sequence[Tensor]) -> tuple[float | None, float | None]:
     """Return root mean square and standard deviation over all elements; None when they are not finite."""
-    plain = [_plain(output) for output in outputs if output.numel()]
-    count = sum(output.numel() for output in plain)
-    square = sum(_norm(output) ** 2 for output in plain) / max(count, 1)
-    mean = sum(_sum(output) for output in plain) / max(count, 1)
-    if not count or not math.isfinite(square + mean):
+    count, total, squares = 0, 0.0, 0.0
+    for output in outputs:
+        for _, part in chunks_of(rows_of(_plain(output))):
+            wide = part.double()
+            count += wide.numel()
+            total += float(wide.sum())
+            squares += float(wide.square().sum())
+    if not count or not math.isfinite(total + squares):
         return None, None
-    return math.sqrt(square), math.sqrt(max(square - mean**2, 0.0))
+    return math.sqrt(squares / count), math.sqrt(max(squares / count - (total / count) ** 2, 0.0))
 
 
 def typical(output: Tensor) -> Any:
     """Return the number that an output could be taken for: its mean; of other than floating-point ones the first."""
     if not output.numel():
         return 0
-    return _sum(_plain(output)) / output.numel() if output.is_floating_point() else output.flatten()[0].item()
+    if not output.is_floating_point():
+        return output.flatten()[0].item()
+    return sum(float(part.double().sum()) for _, part in chunks_of(rows_of(_plain(output)))) / output.numel()
 
 
 def _plain(tensor: Tensor) -> Tensor:
@@ -72,11 +83,3 @@ def _plain(tensor: Tensor) -> Tensor:
     if tensor.is_complex():
         return torch.view_as_real(tensor)
     return tensor.float() if tensor.is_floating_point() and tensor.dtype.itemsize == 1 else tensor
-
-
-def _norm(tensor: Tensor) -> float:
-    return float(torch.linalg.vector_norm(tensor, dtype=torch.float64))
-
-
-def _sum(tensor: Tensor) -> float:
-    return float(tensor.sum(dtype=torch.float64))

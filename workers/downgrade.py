@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from drkernel_q.correctness import Precision
-from workers.arithmetic import ROUNDINGS
+from workers.arithmetic import ROUNDINGS, truncated
 from workers.measure import Expected, anchor_of, chunks_of, finite, measure, row_scale, rows_of
 
 #: Relative L2 error from which on no class is tried: 100 products one after the other in bf16 are at 0.025.
@@ -88,19 +88,26 @@ class Overlay(NamedTuple):
 
 
 def explain(expected: Expected, outputs: Sequence[Tensor], wrong: Sequence[int]) -> Downgrade | None:
-    """Find the most precise accepted class that explains the outputs numbered in `wrong`, all of them in fp32."""
+    """Find the most precise accepted class that explains the outputs numbered in `wrong`, all of them in fp32.
+
+    An output may be of a more precise class than another one.
+    """
+    bounds: dict[int, float] = {}
     for precision in expected.accepts:
         runs = [expected.rerun(rounding) for rounding in ROUNDINGS[precision]] if expected.rerun else [None]
         versions = [run for run in runs if run is not None]
-        bounds = [_bound(expected, outputs, versions, number) for number in wrong] if len(versions) == len(runs) else []
-        found = [bound for bound in bounds if bound is not None]
-        if found and len(found) == len(wrong):
-            return Downgrade(precision, max(found))
+        if len(versions) < len(runs):
+            continue
+        for number in set(wrong) - bounds.keys():
+            bound = _bound(expected, outputs, versions, number, precision)
+            bounds |= {} if bound is None else {number: bound}
+        if len(bounds) == len(wrong):
+            return Downgrade(precision, max(bounds.values()))
     return None
 
 
 def _bound(
-    expected: Expected, outputs: Sequence[Tensor], runs: Sequence[Sequence[Tensor]], number: int
+    expected: Expected, outputs: Sequence[Tensor], runs: Sequence[Sequence[Tensor]], number: int, precision: Precision
 ) -> float | None:
     """Return the largest error that is allowed to an output which one of the rounded runs explains."""
     working, output, versions = expected.working[number], outputs[number], [run[number] for run in runs]
@@ -116,18 +123,25 @@ def _bound(
     if own.maximum > tolerance or own.quantile > _LARGER * max(errors.quantile for errors in rounded):
         return None
     overlays = [overlay(anchor, output, version, scale) for version in versions]
-    return tolerance if _is_rounding(overlays, anchor.numel()) else None
+    fair = [over for over, rounding in zip(overlays, ROUNDINGS[precision], strict=True) if rounding is not truncated]
+    return tolerance if _is_rounding(overlays, fair, anchor.numel()) else None
 
 
-def _is_rounding(overlays: Sequence[Overlay], count: int) -> bool:
-    """Whether r is that of one of the ways to round, or lies between them."""
+def _is_rounding(overlays: Sequence[Overlay], fair: Sequence[Overlay], count: int) -> bool:
+    """Whether r is that of one of the ways to round, or lies between them.
+
+    Only errors without a bias (`fair`) prove anything: a bias is a smooth function of what it biases, and so is the
+    error of a coarse approximation.
+    """
     if count < _FEW:
         return any(over.apart <= _APART for over in overlays)
     slopes = [over.v_slope for over in overlays]
     alike = max(_ALIKE, _CERTAIN / math.sqrt(count))
     slack = math.sqrt(overlays[0].vv / max(overlays[0].yy, 1e-300)) * (_BIAS + 4 / math.sqrt(count))
-    return min(slopes) - slack <= overlays[0].r_slope <= max(slopes) + slack and any(
-        over.alike >= alike and over.larger <= _LARGER and over.uneven <= _UNEVEN for over in overlays
+    return (
+        min(slopes) - slack <= overlays[0].r_slope <= max(slopes) + slack
+        and any(over.alike >= alike for over in fair)
+        and any(over.larger <= _LARGER and over.uneven <= _UNEVEN for over in overlays)
     )
 
 

@@ -93,23 +93,35 @@ class Evaluator:
 
     def audit(self, request: AuditRequest, cancelled: Callable[[], bool]) -> Audit | Failure:
         """Audit one problem; that its reference dies or takes too long is a fact about it."""
-        answer = self._ask("audit", request, request.deadline_s, cancelled)
+        heard: dict[str, Any] = {}
+        answer = self._ask("audit", request, request.deadline_s, cancelled, heard)
         if not isinstance(answer, Failure):
             return Audit.model_validate(answer["audit"])
-        if answer.kind in ("problem", "deadline"):
+        if answer.kind not in ("problem", "deadline"):
+            return answer
+        if "audit" not in heard:
             return Audit(environment=self._facts(), unusable=answer.message)
-        return answer
+        found = Audit.model_validate(heard["audit"])  # the reference itself has worked before
+        return found.model_copy(update={"gaps": found.gaps | {heard["stage"]: answer.message}})
 
     def _ask(
-        self, role: str, request: Request, deadline_s: float, cancelled: Callable[[], bool]
+        self,
+        role: str,
+        request: Request,
+        deadline_s: float,
+        cancelled: Callable[[], bool],
+        heard: dict[str, Any] | None = None,
     ) -> dict[str, Any] | Failure:
-        """Have a process of this role serve a request; return its message with the facts."""
+        """Have a process of this role serve a request; return its message with the facts.
+
+        What it says of each stage as it begins is kept in `heard`.
+        """
         try:
             self.wait_ready()
             process = self._take(role)
             again = False
             try:
-                answer = self._converse(process, request, deadline_s, cancelled)
+                answer = self._converse(process, request, deadline_s, cancelled, {} if heard is None else heard)
                 again = isinstance(answer, dict) and answer.get("again", False)
             finally:
                 if again:
@@ -138,7 +150,12 @@ class Evaluator:
             self.close()
 
     def _converse(
-        self, process: "_Process", request: Request, deadline_s: float, cancelled: Callable[[], bool]
+        self,
+        process: "_Process",
+        request: Request,
+        deadline_s: float,
+        cancelled: Callable[[], bool],
+        heard: dict[str, Any],
     ) -> dict[str, Any] | Failure:
         try:
             process.channel.send(
@@ -147,7 +164,7 @@ class Evaluator:
                     "environment": self._facts().model_dump(mode="json"),
                 }
             )
-            return _listen(process.channel, deadline_s, cancelled)
+            return _listen(process.channel, deadline_s, cancelled, heard)
         except WireClosed:
             # Nothing runs in an audit but the reference.
             kind: Literal["problem", "infrastructure"] = "problem" if process.role == "audit" else "infrastructure"
@@ -204,7 +221,9 @@ class _Process:
         self.log.close()
 
 
-def _listen(channel: Channel, deadline_s: float, cancelled: Callable[[], bool]) -> dict[str, Any] | Failure:
+def _listen(
+    channel: Channel, deadline_s: float, cancelled: Callable[[], bool], heard: dict[str, Any]
+) -> dict[str, Any] | Failure:
     deadline = time.monotonic() + deadline_s
     while (left_s := deadline - time.monotonic()) > 0:
         ready, _, _ = select.select([channel], [], [], min(CANCEL_POLL_S, left_s))
@@ -217,6 +236,7 @@ def _listen(channel: Channel, deadline_s: float, cancelled: Callable[[], bool]) 
             return Failure.model_validate(message["failure"])
         if "stage" not in message:
             return message
+        heard.update(message)
     return Failure(kind="deadline", message=f"No answer within {deadline_s:g} s.")
 
 

@@ -158,6 +158,16 @@ def test_a_problem_that_cannot_be_used_says_why_and_hurts_nobody(bench: Bench, n
     assert codes(audited(bench, problem("def forward(self, x):\n    return x.exp()"))) == []
 
 
+@pytest.mark.parametrize(
+    ("last", "why"), [("time.sleep(1000)", "No answer within 3 s."), ("os._exit(1)", "The process of the audit died.")]
+)
+def test_what_comes_after_a_good_beginning_is_a_gap(bench: Bench, last: str, why: str) -> None:
+    forward = f"def forward(self, x):\n    if self.training:\n        {last}\n    return x.exp()"
+    audit = audited(bench, problem(forward), deadline_s=3.0)
+    assert (codes(audit), audit.gaps) == ([], {"switch_mode": why})
+    assert audit.zeros_pass is False
+
+
 def test_bytes_that_are_not_read_are_not_counted(bench: Bench) -> None:
     """An embedding reads a few rows of its table; a triangular matrix is half zeros, which a kernel may know."""
     lookup = audited(
