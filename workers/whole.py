@@ -26,6 +26,8 @@ from workers.session import pack_inputs
 
 #: Shares of elements that are not zero: the first that keeps sums small enough is taken.
 DENSITIES = (0.67, 0.25, 0.06, 0.015)
+#: Places of a long dimension.
+LONG = 32
 #: Units that an output may have.
 _POWERS = tuple(2.0**-power for power in range(13))
 #: How many units the largest number on the way may have, by the narrowest dtype of a tensor.
@@ -67,7 +69,8 @@ def make_task(reference: Reference) -> Task | None:
                 break
             reference.adopt({name: _magnitude(tensor) for name, tensor in state.items()})
             peak = largest_value(reference.run, with_each(inputs, _magnitude))
-            if peak <= min(units) * _most_units([*pack_inputs(inputs)[1], *state.values(), *expected.working]):
+            most = _most_units([*pack_inputs(inputs)[1], *state.values(), *expected.working])
+            if most and peak <= min(units) * most:
                 reference.adopt(state)
                 return Task(inputs, expected, units)
     reference.adopt(before)
@@ -100,13 +103,14 @@ def _count(tensor: Tensor, unit: float) -> Tensor:
 def _whole(tensor: Tensor, density: float, generator: torch.Generator) -> Tensor:
     """Draw -1, 0 and 1 in the place of numbers (0 and 1 if none was negative); zeros and what is not finite stay.
 
-    The first and the last place of every dimension are not zero, since a tail is what is forgotten most.
+    The first and the last place of every long dimension are not zero, since a tail is what is forgotten most.
     """
     if not tensor.is_floating_point() or tensor.dtype.itemsize == 1 or tensor.numel() < 2:  # noqa: PLR2004
         return tensor
     kept = torch.rand(tensor.shape, generator=generator, device=tensor.device) < density
     for dimension, size in enumerate(tensor.shape):
-        kept |= _is_edge(dimension, size, tensor)
+        if size >= LONG:
+            kept |= _is_edge(dimension, size, tensor)
     signs = torch.randint(0, 2, tensor.shape, generator=generator, device=tensor.device) * 2 - 1
     drawn = (signs if bool((tensor < 0).any()) else signs.abs()) * kept
     return torch.where(torch.isfinite(tensor) & (tensor != 0), drawn.to(tensor.dtype), tensor)
@@ -137,14 +141,17 @@ def _units(expected: Expected) -> list[float] | None:
         if unit is None:
             return None
         units.append(unit)
-    return units
+    return units if any(exact is not None and _tells(exact) for exact in expected.exact) else None
+
+
+def _tells(exact: Tensor) -> bool:
+    """Whether there is something to get wrong: not a constant, unless it is a single number."""
+    first = exact.flatten()[:1]
+    return bool(first) if exact.numel() == 1 else bool((exact != first).any())
 
 
 def _unit(exact: Tensor, sides: Sequence[Tensor | None]) -> float | None:
-    """Return the largest power of two that `exact` is a multiple of; None if it tells nothing, or a side is far."""
-    first = exact.flatten()[:1]
-    if not exact.numel() or (bool((exact == first).all()) and (exact.numel() > 1 or not bool(first))):
-        return None
+    """Return the largest power of two that `exact` is a multiple of; None if there is none, or a side is not near."""
     unit = next((unit for unit in _POWERS if bool((exact / unit == (exact / unit).round()).all())), None)
     if unit is None or any(side is None or not _is_near(side, exact, unit) for side in sides):
         return None
