@@ -14,6 +14,7 @@ DrkqError                    1
 │   ├── NoStore             69
 │   ├── NoDevice            69
 │   ├── DeviceBusy          69
+│   ├── UnreliableClock     69
 │   └── InfrastructureFailure 69
 ├── TimedOut                75  waited, and may be tried again
 └── Cancelled              130
@@ -89,6 +90,10 @@ class NoDevice(Unavailable):
 
 class DeviceBusy(Unavailable):
     """Another worker holds this device; one worker a device is the rule."""
+
+
+class UnreliableClock(Unavailable):
+    """The stop-watch does not tell the truth on this device, so nothing is timed on it; see `drkq doctor`."""
 
 
 class InfrastructureFailure(Unavailable):

@@ -60,6 +60,9 @@ class Baseline(StrEnum):
 
     EAGER = "eager"
     COMPILE = "compile"
+    """`torch.compile` as it comes."""
+    MAX_AUTOTUNE = "max-autotune"
+    """`torch.compile` in the mode `max-autotune-no-cudagraphs`."""
 
 
 def side_name(baseline: Baseline, precision: Precision) -> str:
@@ -81,6 +84,8 @@ class BaselineTiming(Value):
     """Lower end of the 95 % interval of the speedup."""
     speedup_high: float
     """Upper end of the same interval."""
+    remembered: bool = False
+    """Whether the baseline's time relative to the first one is that of an earlier evaluation on such a device."""
 
 
 class Timing(Value):

@@ -16,6 +16,7 @@ from typing import Any, Literal, NamedTuple
 from drkernel_q import __version__
 from drkernel_q.audit import Audit, AuditRequest
 from drkernel_q.environment import Environment
+from drkernel_q.errors import UnreliableClock
 from drkernel_q.evaluation import Evaluation, EvaluationRequest, Failure
 from drkernel_q.request import Request
 from drkernel_q.settings import Settings
@@ -27,6 +28,8 @@ from workers.zygote import Zygote, ZygoteConfig
 CANCEL_POLL_S = 1.0
 #: Past its deadline a judge has this long to say so itself.
 DEADLINE_GRACE_S = 10.0
+#: Longest time that the self-test of the stop-watch may take.
+SELFTEST_S = 60.0
 _LOG_TAIL = 2000
 _THREADS = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")}
 
@@ -76,13 +79,26 @@ class Evaluator:
 
         Raises:
             WireClosed, WireTimeout: it has not.
+            UnreliableClock: the self-test of the stop-watch failed.
         """
         if self._zygote is None:
             self._zygote = self._start()
         if not self.versions:
             ready = self._zygote.wait_ready()
+            self._test_stopwatch()
             self.versions = {"torch": ready["torch"], "triton": ready["triton"]}
             self.isolation = tuple(ready["isolation"])
+
+    def _test_stopwatch(self) -> None:
+        assert self._zygote is not None
+        process = _Process(self._zygote, "selftest")
+        try:
+            faults = process.channel.receive(SELFTEST_S)[0]["faults"]
+        finally:
+            self._end(process)
+        if faults:
+            self.close()
+            raise UnreliableClock(f"On {self.device.name} {'; '.join(faults)}. Nothing is timed there.")
 
     def judge(self, request: EvaluationRequest, cancelled: Callable[[], bool]) -> Judged | Failure:
         """Judge one request; every end that is not a fact about the kernel is a `Failure`."""
@@ -128,6 +144,8 @@ class Evaluator:
                     self._kept = process
                 else:
                     self._end(process)
+        except UnreliableClock as error:
+            return Failure(kind="infrastructure", message=str(error))
         except (WireClosed, WireTimeout) as error:
             self.close()
             reason = f"The process that forks judges failed ({type(error).__name__}: {error})."

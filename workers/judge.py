@@ -12,6 +12,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -28,7 +29,8 @@ from drkernel_q.evaluation import (
     Timing,
 )
 from drkernel_q.observation import Weight
-from workers import hackcheck, profiling, timing, trial, weights
+from workers import baseline, hackcheck, profiling, timing, trial, weights
+from workers.baseline import Remembered
 from workers.facts import Facts
 from workers.integrity import Finding
 from workers.reference import Reference
@@ -180,7 +182,9 @@ class Judge:
         return [(baseline, precision) for precision in classes for baseline in self.protocol.baselines]
 
     def _time(self, candidate: CandidateSide, result: TrialResult) -> None:
-        race = timing.time_both(candidate, self._versions(result), self.protocol.timing_budget_s)
+        environment = self.facts.environment
+        known = Remembered.of(Path.home() / "baselines", self.request.problem, environment, self.protocol.mode)
+        race = baseline.time_both(candidate, self._versions(result), self.protocol.timing_budget_s, known)
         self.facts.timing = race.timing
         least = trial.output_bytes(candidate.reference, candidate.expected_like)
         self.facts.numbers |= {"late_ms": race.late_ms, "bytes_least": least}

@@ -24,6 +24,8 @@ from workers.measure import Expected
 from workers.shared import flatten, unflatten
 
 _MODULE = "drkq_reference"
+#: Modes of torch.compile.
+_MODES = {Baseline.COMPILE: "default", Baseline.MAX_AUTOTUNE: "max-autotune-no-cudagraphs"}
 
 
 class Reference:
@@ -49,7 +51,7 @@ class Reference:
         self._model: nn.Module | None = None
         self._exact_model: nn.Module | None = None
         self._seed = 0
-        self.compiled: dict[Precision, Callable[..., Any]] = {}
+        self.compiled: dict[tuple[Baseline, Precision], Callable[..., Any]] = {}
         self.own_codes: frozenset[str] = frozenset()
         self.changes_inputs = False
         self.changes_state: bool | None = None
@@ -139,16 +141,18 @@ class Reference:
         precision: Precision = Precision.REFERENCE,
     ) -> Any:
         """Run one forward pass without gradients, with products made in `precision`."""
-        call = self.model if baseline is Baseline.EAGER else self._compile(precision)
+        call = self.model if baseline is Baseline.EAGER else self._compile(baseline, precision)
         with torch.no_grad(), products_in(precision, self.device):
             return call(*inputs)
 
-    def _compile(self, precision: Precision) -> Callable[..., Any]:
+    def _compile(self, baseline: Baseline, precision: Precision) -> Callable[..., Any]:
         if self.device == "cpu":
-            raise BadProblem("The baseline `compile` cannot be had on the cpu device; use `--baseline eager`.")
-        if precision not in self.compiled:
-            self.compiled[precision] = torch.compile(self.model)
-        return self.compiled[precision]
+            text = f"The baseline `{baseline.value}` cannot be had on the cpu device; use `--baseline eager`."
+            raise BadProblem(text)
+        version = baseline, precision
+        if version not in self.compiled:
+            self.compiled[version] = torch.compile(self.model, mode=_MODES[baseline])
+        return self.compiled[version]
 
     def outputs(self, inputs: Sequence[Any]) -> list[Tensor]:
         """Run one forward pass on copies of `inputs` in the reference's own precision; the model stays as it is."""

@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from drkernel_q import __version__
 from drkernel_q.audit import Audit, AuditRequest
+from drkernel_q.errors import UnreliableClock
 from drkernel_q.evaluation import EvaluationRequest, Failure, Reply, Stage
 from drkernel_q.queue.app import AUDIT, CHECK, LEASE_S, PROFILE, TASKS, queue_names
 from drkernel_q.queue.connection import connect
@@ -59,7 +60,7 @@ class Worker:
             with self._ready:
                 self.evaluator.wait_ready()
             announce(redis, self._card(WorkerState.IDLE, None))
-        except (WireClosed, WireTimeout) as error:
+        except (WireClosed, WireTimeout, UnreliableClock) as error:
             log.error("the process that forks judges did not start: %s", error)
             os.kill(os.getppid(), signal.SIGTERM)  # Celery ends, and the supervisor decides about another start
 

@@ -16,7 +16,11 @@ _KERNEL = click.Path(path_type=Path, allow_dash=True)
 @click.option("--reference", metavar="FILE", type=_PATH, help="Or the file that holds the reference Model.")
 @click.option("--device", metavar="DEVICE", help="auto, cpu, cuda or cuda:N (also: DRKQ_DEVICE).")
 @click.option(
-    "--baseline", default="eager", show_default=True, metavar="LIST", help="eager, compile, or both by comma."
+    "--baseline",
+    default="eager",
+    show_default=True,
+    metavar="LIST",
+    help="eager, compile, max-autotune, or several by comma.",
 )
 @click.option("--set", "overrides", multiple=True, metavar="NAME=VALUE", help="Replace a constant of the problem.")
 @click.option(

@@ -50,7 +50,9 @@ def prepare(problem_name: str | None, reference: Path | None, options: dict[str,
     try:
         protocol = Protocol(baselines=tuple(options["baseline"].split(",")), **chosen)
     except ValidationError:
-        raise BadSettings(f"`{options['baseline']}` is no list of baselines; they are eager and compile.") from None
+        raise BadSettings(
+            f"`{options['baseline']}` is no list of baselines; they are eager, compile and max-autotune."
+        ) from None
     requests = tuple(_request(problem, _read(path), protocol, options) for path in options["files"])
     return Order(settings, requests, options["form"])
 

@@ -1,0 +1,96 @@
+"""Baseline: how fast compiled references are against the first baseline, measured once for a problem and a machine.
+
+To compile a reference and to autotune it takes seconds to minutes. An evaluation that has done so keeps the ratio of
+the two times, which lay beside each other, and later ones need no compiler. Candidates can neither read nor write it.
+"""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from pydantic import ValidationError
+
+from drkernel_q.environment import Environment
+from drkernel_q.evaluation import PROTOCOL_VERSION, Baseline, BaselineTiming, side_name
+from drkernel_q.problem import Problem
+from drkernel_q.speedup import Blocks, speedup_interval
+from drkernel_q.value import Value, content_hash
+from workers import timing
+from workers.side import CandidateSide, Version
+from workers.timing import Race
+
+
+class Ratio(Value):
+    """Time of the first baseline over that of another, with its 95 % interval."""
+
+    ratio: float
+    low: float
+    high: float
+
+
+class Remembered(NamedTuple):
+    """Ratios of one problem on one machine, kept as files of a folder of the judge's."""
+
+    folder: Path
+    key: tuple[str, ...]
+    """Everything that decides them but for the two baselines."""
+
+    @classmethod
+    def of(cls, folder: Path, problem: Problem, environment: Environment, mode: str) -> "Remembered":
+        """Name what is remembered of `problem`, on the kind of device and with the versions of `environment`."""
+        versions = (environment.torch, environment.triton, environment.driver or "", PROTOCOL_VERSION)
+        return cls(folder, (problem.hash, environment.device_kind, *versions, mode))
+
+    def find(self, first: Version, other: Version) -> Ratio | None:
+        """Return the ratio of two versions; None if it has not been measured."""
+        try:
+            return Ratio.model_validate_json(self._path(first, other).read_bytes())
+        except (OSError, ValidationError):
+            return None
+
+    def keep(self, first: Version, other: Version, times: tuple[Blocks, Blocks]) -> None:
+        """Keep the ratio of two versions from blocks of milliseconds that lay beside each other."""
+        found = speedup_interval(*times)
+        path = self._path(first, other)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        partial = path.with_suffix(".partial")
+        partial.write_text(Ratio(ratio=found.speedup, low=found.low, high=found.high).model_dump_json())
+        partial.replace(path)
+
+    def _path(self, first: Version, other: Version) -> Path:
+        return self.folder / f"{content_hash('baseline', *self.key, side_name(*first), side_name(*other))}.json"
+
+
+def time_both(candidate: CandidateSide, versions: Sequence[Version], budget_s: float, known: Remembered) -> Race:
+    """Do what `workers.timing.time_both` does, but for compiled versions that are remembered; remember the others."""
+    first, *others = versions
+    compiled = [version for version in others if version[0] is not Baseline.EAGER]
+    found = {version: ratio for version in compiled if (ratio := known.find(first, version)) is not None}
+    race = timing.time_both(candidate, [version for version in versions if version not in found], budget_s)
+    for version in compiled:
+        if version not in found:
+            known.keep(first, version, (race.blocks[side_name(*first)], race.blocks[side_name(*version)]))
+    rows = [*race.timing.baselines, *(_infer(race.timing.baselines[0], *item) for item in found.items())]
+    rows.sort(key=lambda row: versions.index((row.baseline, row.precision)))
+    return race._replace(timing=race.timing.model_copy(update={"baselines": tuple(rows)}))
+
+
+def _infer(first: BaselineTiming, version: Version, known: Ratio) -> BaselineTiming:
+    """Compute a speedup over `version` from that over the first baseline; the two intervals add in quadrature."""
+
+    def reach(end: float, center: float, other_end: float, other_center: float) -> float:
+        return math.hypot(math.log(end / center), math.log(other_end / other_center))
+
+    speedup = first.speedup / known.ratio
+    down = reach(first.speedup_low, first.speedup, known.high, known.ratio)
+    up = reach(first.speedup_high, first.speedup, known.low, known.ratio)
+    return BaselineTiming(
+        baseline=version[0],
+        precision=version[1],
+        reference_ms=first.reference_ms / known.ratio,
+        speedup=speedup,
+        speedup_low=speedup * math.exp(-down),
+        speedup_high=speedup * math.exp(up),
+        remembered=True,
+    )
