@@ -79,6 +79,7 @@ class FlagCode(StrEnum):
     """What can be the matter with a problem."""
 
     UNUSABLE = "unusable"
+    UNCHECKED = "unchecked"
     DEGENERATE = "degenerate"
     CONSTANT_OUTPUT = "constant_output"
     RANDOM_FORWARD = "random_forward"
@@ -94,9 +95,15 @@ class FlagCode(StrEnum):
     FP64_UNAVAILABLE = "fp64_unavailable"
 
 
-#: Flags of problems on which speed is no achievement, or cannot be judged.
+#: Flags of problems on which speed is no achievement, or nobody knows.
 GATES = frozenset(
-    {FlagCode.UNUSABLE, FlagCode.DEGENERATE, FlagCode.CONSTANT_OUTPUT, FlagCode.RANDOM_FORWARD},
+    {
+        FlagCode.UNUSABLE,
+        FlagCode.UNCHECKED,
+        FlagCode.DEGENERATE,
+        FlagCode.CONSTANT_OUTPUT,
+        FlagCode.RANDOM_FORWARD,
+    }
 )
 
 
@@ -191,6 +198,7 @@ def speed_rewarded(flags: Iterable[Flag]) -> bool:
 
 def _about_outputs(audit: Audit) -> Iterable[Flag | None]:
     yield _flag(FlagCode.UNUSABLE, audit.unusable)
+    yield _flag(FlagCode.UNCHECKED, _unchecked(audit) if audit.unusable is None else None)
     yield _flag(FlagCode.DEGENERATE, "zeros would pass" if audit.zeros_pass else None)
     yield _flag(FlagCode.CONSTANT_OUTPUT, _constancy(audit))
     yield _flag(FlagCode.RANDOM_FORWARD, "calls on the same inputs differ" if audit.repeatable is False else None)
@@ -200,6 +208,13 @@ def _about_outputs(audit: Audit) -> Iterable[Flag | None]:
     yield _flag(FlagCode.TRAIN_EVAL_DIFFER, "outputs in train() differ from those in eval()" if differs else None)
     yield _flag(FlagCode.NOT_FINITE, "outputs hold NaN or infinity" if audit.finite is False else None)
     yield _flag(FlagCode.FP64_UNAVAILABLE, audit.gaps.get("fp64"))
+
+
+def _unchecked(audit: Audit) -> str | None:
+    """Name what was not found out of all that decides about speed rewards."""
+    names = ("repeatable", "zeros_pass", "constant_passes", "other_passes")
+    missing = [name for name in names if getattr(audit, name) is None]
+    return f"not known: {', '.join(missing)}" if missing else None
 
 
 def _constancy(audit: Audit) -> str | None:

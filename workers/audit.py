@@ -147,7 +147,7 @@ class Auditor:
         pairs = list(zip(expected.working, expected.exact, strict=True))
         errors = [distance(exact, working) for working, exact in pairs if exact is not None and is_real(working)]
         if len(errors) < sum(is_real(working) for working, _ in pairs):
-            self.gaps["fp64"] = "the problem cannot be run in fp64"
+            self.gaps["fp64"] = "the problem cannot be run in fp64 here"
         else:
             self.facts["relative_l2"] = largest(errors)
         given = leaves(self.draws[0])

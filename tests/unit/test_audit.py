@@ -30,6 +30,8 @@ def test_a_sound_problem_has_no_flag() -> None:
     ("facts", "code", "rewarded"),
     [
         ({"unusable": "get_inputs() of x raises ValueError: no"}, "unusable", False),
+        ({"zeros_pass": None}, "unchecked", False),
+        ({"repeatable": None}, "unchecked", False),
         ({"zeros_pass": True}, "degenerate", False),
         ({"constant_passes": True}, "constant_output", False),
         ({"other_passes": True}, "constant_output", False),
