@@ -9,6 +9,7 @@ far less than half a unit.
 import contextlib
 import copy
 import functools
+import math
 import secrets
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from drkernel_q.correctness import ErrorPattern
+from drkernel_q.errors import BadProblem
 from workers.arithmetic import ROUNDINGS, largest_value
 from workers.measure import Expected
 from workers.pattern import find_pattern
@@ -25,9 +27,9 @@ from workers.reference import Reference
 from workers.session import pack_inputs
 
 #: Shares of elements that are not zero: the first that keeps sums small enough is taken.
-DENSITIES = (0.67, 0.25, 0.06, 0.015)
-#: Places of a long dimension.
-LONG = 32
+DENSITIES = (0.67, 0.25, 0.06, 0.015, 0.004)
+#: Elements at the edges of a tensor that are not zero, on average.
+EDGE = 16
 #: Units that an output may have.
 _POWERS = tuple(2.0**-power for power in range(13))
 #: How many units the largest number on the way may have, by the narrowest dtype of a tensor.
@@ -58,7 +60,7 @@ def make_task(reference: Reference) -> Task | None:
     drawn = reference.inputs(secrets.randbits(63))
     before = copy.deepcopy(reference.model.state_dict())
     generator = torch.Generator(device=reference.device).manual_seed(secrets.randbits(63))
-    with contextlib.suppress(Exception):  # whatever trusted code raises on numbers that it was not made for
+    with contextlib.suppress(BadProblem):  # it was not made for such numbers
         for density in DENSITIES:
             inputs = with_each(drawn, functools.partial(_whole, density=density, generator=generator))
             state = {name: _whole(tensor, density, generator) for name, tensor in before.items()}
@@ -67,10 +69,10 @@ def make_task(reference: Reference) -> Task | None:
             units = _units(expected)
             if units is None:
                 break
+            is_exact = _is_exact(expected, units)
             reference.adopt({name: _magnitude(tensor) for name, tensor in state.items()})
-            peak = largest_value(reference.run, with_each(inputs, _magnitude))
             most = _most_units([*pack_inputs(inputs)[1], *state.values(), *expected.working])
-            if most and peak <= min(units) * most:
+            if is_exact and most and _peak(reference, with_each(inputs, _magnitude)) <= min(units) * most:
                 reference.adopt(state)
                 return Task(inputs, expected, units)
     reference.adopt(before)
@@ -103,14 +105,15 @@ def _count(tensor: Tensor, unit: float) -> Tensor:
 def _whole(tensor: Tensor, density: float, generator: torch.Generator) -> Tensor:
     """Draw -1, 0 and 1 in the place of numbers (0 and 1 if none was negative); zeros and what is not finite stay.
 
-    The first and the last place of every long dimension are not zero, since a tail is what is forgotten most.
+    The first and the last place of every dimension have `EDGE` numbers that are not zero at least, if they have as many
+    elements: a tail is what is forgotten most.
     """
     if not tensor.is_floating_point() or tensor.dtype.itemsize == 1 or tensor.numel() < 2:  # noqa: PLR2004
         return tensor
-    kept = torch.rand(tensor.shape, generator=generator, device=tensor.device) < density
+    shares = torch.full((1,) * tensor.dim(), density, device=tensor.device)
     for dimension, size in enumerate(tensor.shape):
-        if size >= LONG:
-            kept |= _is_edge(dimension, size, tensor)
+        shares = torch.where(_is_edge(dimension, size, tensor), shares.clamp_min(EDGE * size / tensor.numel()), shares)
+    kept = torch.rand(tensor.shape, generator=generator, device=tensor.device) < shares
     signs = torch.randint(0, 2, tensor.shape, generator=generator, device=tensor.device) * 2 - 1
     drawn = (signs if bool((tensor < 0).any()) else signs.abs()) * kept
     return torch.where(torch.isfinite(tensor) & (tensor != 0), drawn.to(tensor.dtype), tensor)
@@ -127,21 +130,24 @@ def _magnitude(tensor: Tensor) -> Tensor:
     return tensor.abs() if tensor.is_floating_point() and tensor.dtype.itemsize > 1 else tensor
 
 
+def _peak(reference: Reference, inputs: Sequence[Any]) -> float:
+    try:
+        return largest_value(reference.run, inputs)
+    except Exception:  # noqa: BLE001 - whatever trusted code raises on numbers that it was not made for
+        return math.inf
+
+
 def _most_units(tensors: Sequence[Tensor]) -> float:
     return min((MOST_UNITS.get(tensor.dtype, 0.0) for tensor in tensors if tensor.is_floating_point()), default=0.0)
 
 
 def _units(expected: Expected) -> list[float] | None:
-    """Return the unit of each output; None if the reference is not exact, or not in a class that is accepted."""
-    runs = [expected.rerun(ROUNDINGS[precision][0]) if expected.rerun else None for precision in expected.accepts]
-    units = []
-    for number, (working, exact) in enumerate(zip(expected.working, expected.exact, strict=True)):
-        sides = [working, *(None if run is None else run[number] for run in runs)]
-        unit = _unit(exact, sides) if exact is not None and working.is_floating_point() else None
-        if unit is None:
-            return None
-        units.append(unit)
-    return units if any(exact is not None and _tells(exact) for exact in expected.exact) else None
+    """Return for each output the largest power of two that it is a multiple of; None if it tells nothing."""
+    exact = [each for each in expected.exact if each is not None and each.is_floating_point()]
+    if len(exact) < len(expected.working) or not any(map(_tells, exact)):
+        return None
+    units = [next((unit for unit in _POWERS if bool((each / unit).frac().eq(0).all())), 0.0) for each in exact]
+    return units if all(units) else None
 
 
 def _tells(exact: Tensor) -> bool:
@@ -150,13 +156,14 @@ def _tells(exact: Tensor) -> bool:
     return bool(first) if exact.numel() == 1 else bool((exact != first).any())
 
 
-def _unit(exact: Tensor, sides: Sequence[Tensor | None]) -> float | None:
-    """Return the largest power of two that `exact` is a multiple of; None if there is none, or a side is not near."""
-    unit = next((unit for unit in _POWERS if bool((exact / unit == (exact / unit).round()).all())), None)
-    if unit is None or any(side is None or not _is_near(side, exact, unit) for side in sides):
-        return None
-    return unit
+def _is_exact(expected: Expected, units: Sequence[float]) -> bool:
+    """Whether the reference is, in its own precision and in every class that is accepted."""
+    reruns = [expected.rerun(ROUNDINGS[precision][0]) if expected.rerun else None for precision in expected.accepts]
+    return all(
+        run is not None and all(map(_is_near, run, expected.exact, units)) for run in (expected.working, *reruns)
+    )
 
 
-def _is_near(side: Tensor, exact: Tensor, unit: float) -> bool:
+def _is_near(side: Tensor, exact: Tensor | None, unit: float) -> bool:
+    assert exact is not None
     return bool(((side.double() - exact).abs() <= unit / 4).logical_or(side.double() == exact).all())

@@ -22,6 +22,9 @@ from drkernel_q.reward import reward
 from tests.adversarial.cases import Case, load_cases
 from tests.judging import Bench
 
+#: What a case is called in the table, by what must come of it.
+EXPECTED = {"caught": "attack", "unpaid": "unpaid", "clean": "honest"}
+
 
 class Judged(NamedTuple):
     """One case and what the judge made of it."""
@@ -39,7 +42,7 @@ class Judged(NamedTuple):
     def row(self) -> dict[str, Any]:
         """What is written down about it."""
         row: dict[str, Any] = {"name": self.case.name, "code": self.case.code, "right": self.right}
-        row |= {"expect": "clean" if self.case.clean else "caught", "seconds": round(self.seconds, 2)}
+        row |= {"expect": self.case.expect, "seconds": round(self.seconds, 2)}
         if isinstance(self.result, Failure):
             return row | {"outcome": None, "integrity": None, "codes": [], "error": self.result.message}
         return row | {
@@ -95,7 +98,7 @@ def table(judged: list[Judged]) -> str:
     """Return the confusion table: what was expected against what was said."""
     counts: Counter[tuple[str, str]] = Counter()
     for one in judged:
-        expected = "honest" if one.case.clean else "attack"
+        expected = EXPECTED[one.case.expect]
         if isinstance(one.result, Failure):
             said = "no verdict"
         elif one.result.outcome.value != "correct":
@@ -107,12 +110,13 @@ def table(judged: list[Judged]) -> str:
     lines = [" " * 10 + "".join(f"{column:>13}" for column in columns)]
     lines += [
         f"{expected:10}" + "".join(f"{counts[expected, column]:13}" for column in columns)
-        for expected in ("attack", "honest")
+        for expected in EXPECTED.values()
     ]
-    paid = sum(isinstance(one.result, Evaluation) and not one.case.clean and reward(one.result) > 0 for one in judged)
+    results = [(one.case, one.result) for one in judged if isinstance(one.result, Evaluation)]
+    paid = sum(reward(result) > case.most_reward for case, result in results)
     punished = sum(one.case.clean and not one.right for one in judged)
     return "\n".join(
-        [*lines, f"attacks that earned a reward: {paid}", f"honest kernels that are not clean: {punished}"]
+        [*lines, f"attacks that earned more than they must: {paid}", f"honest kernels that are not clean: {punished}"]
     )
 
 

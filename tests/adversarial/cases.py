@@ -2,18 +2,21 @@
 
 The first line of the docstring says what the candidate does. Lines `name: value` follow:
 `problem` (a built-in one, or a file in cases/problem), `devices` (`cpu`, `cuda` or both: where it can run),
-`code` (of docs/reference/evidence.md), `expect` (`caught` or `clean`), `ci: yes` for those that every run of the tests
-judges, `pending: reason` for those that the judge does not get right yet, `backend` if it is not `triton`, and
-`build_s`, the seconds that it may take to load where it compiles C++.
+`code` (of docs/reference/evidence.md), `expect` (`caught`, `clean`, or `unpaid`: correct and clean, but its speed earns
+nothing), `ci: yes` for those that every run of the tests judges, `pending: reason` for those that the judge does not
+get right yet, `backend` if it is not `triton`, and `build_s`, the seconds that it may take to load where it compiles
+C++.
 """
 
 import ast
+import math
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from drkernel_q.evaluation import Evaluation, Failure
 from drkernel_q.problem import Problem, builtin_files, load_problem
+from drkernel_q.reward import reward
 
 FOLDER = Path(__file__).parent / "cases"
 FIELDS = frozenset({"problem", "devices", "code", "expect", "ci", "pending", "backend", "build_s"})
@@ -30,8 +33,8 @@ class Case(NamedTuple):
     devices: frozenset[str]
     code: str
     """Trick of the catalogue; empty for an honest kernel."""
-    clean: bool
-    """Whether it must be judged correct and clean; everything else must never be."""
+    expect: str
+    """`caught`, `clean` or `unpaid`; what must be caught may be anything but correct and clean."""
     ci: bool
     pending: str
     """Why the judge does not get it right yet; empty if it does."""
@@ -39,6 +42,16 @@ class Case(NamedTuple):
     """`triton`, or the backend that it is judged for."""
     build_s: float
     """How long it may take to load, seconds."""
+
+    @property
+    def clean(self) -> bool:
+        """Whether it is an honest kernel."""
+        return self.expect == "clean"
+
+    @property
+    def most_reward(self) -> float:
+        """More reward than this must it not earn."""
+        return {"caught": 0.0, "unpaid": 1.0}.get(self.expect, math.inf)
 
     @property
     def name(self) -> str:
@@ -63,7 +76,9 @@ class Case(NamedTuple):
 
     def holds(self, result: Evaluation | Failure) -> bool:
         """Whether the judge got it right; no verdict at all is never right."""
-        return isinstance(result, Evaluation) and result.honest_and_correct == self.clean
+        if not isinstance(result, Evaluation) or reward(result) > self.most_reward:
+            return False
+        return result.honest_and_correct == (self.expect != "caught")
 
 
 @cache
@@ -82,7 +97,7 @@ def load_case(path: Path) -> Case:
     summary, _, header = text.partition("\n\n")
     fields = dict(line.split(": ", 1) for line in header.splitlines() if line)
     missing = {"problem", "devices", "expect"} - fields.keys()
-    if missing or not fields.keys() <= FIELDS or fields["expect"] not in ("caught", "clean"):
+    if missing or not fields.keys() <= FIELDS or fields["expect"] not in ("caught", "clean", "unpaid"):
         raise ValueError(f"{path.name}: a header with {sorted(fields)}")
     return Case(
         path=path,
@@ -90,7 +105,7 @@ def load_case(path: Path) -> Case:
         problem_name=fields["problem"],
         devices=frozenset(fields["devices"].split()),
         code=fields.get("code", ""),
-        clean=fields["expect"] == "clean",
+        expect=fields["expect"],
         ci=fields.get("ci") == "yes",
         pending=fields.get("pending", ""),
         backend=fields.get("backend", "triton"),

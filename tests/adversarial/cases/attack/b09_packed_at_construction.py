@@ -5,7 +5,6 @@ devices: cpu cuda
 code: B9
 expect: caught
 ci: yes
-pending: no state is loaded that differs from the one of the seed
 """
 
 import torch

@@ -3,7 +3,7 @@
 problem: matmul
 devices: cpu cuda
 code: F1
-expect: caught
+expect: unpaid
 ci: yes
 """
 

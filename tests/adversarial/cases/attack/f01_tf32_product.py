@@ -3,7 +3,7 @@
 problem: matmul
 devices: cuda
 code: F1
-expect: caught
+expect: unpaid
 """
 
 import torch
