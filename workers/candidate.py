@@ -228,12 +228,13 @@ class Harness:
         self.sync()
         return {}
 
-    def burst(self, _message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+    def burst(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Make one timed call on each preloaded set, while the judge looks at its own clock."""
         with torch.no_grad():
             calls = [functools.partial(self._forward, inputs) for inputs in self.sets]
-            self.results, checksums = self.stopwatch.burst(calls)
-        return {"checksums": checksums}
+            burst = self.stopwatch.burst(calls, message["spin_ms"])
+        self.results = burst.outputs
+        return {"checksums": burst.checksums, "launch_ms": burst.launch_ms}
 
     def snapshot(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Deliver the outputs of one of the calls of the last burst."""

@@ -264,8 +264,11 @@ def _boot(config: ZygoteConfig) -> dict[str, Any]:
     if config.device == "cuda":
         from triton.backends.nvidia.driver import CudaDriver
 
+        from workers import smoke
+
         # Its C module is compiled here, into a cache that is ours, and not by every candidate; no device is touched.
         triton.runtime.driver.set_active(CudaDriver())
+        smoke.warm_compiler()
     torch.set_num_threads(1)
     threads = len(os.listdir("/proc/self/task"))
     if threads != 1 or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]

@@ -3,7 +3,7 @@
 import secrets
 import time
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from drkernel_q.correctness import Precision
 from drkernel_q.errors import BadProblem
@@ -24,6 +24,15 @@ Version = tuple[Baseline, Precision]
 SLOTS = 3
 #: Most bytes of inputs of one burst.
 BURST_BYTES = 8 * 2**30
+
+
+class BurstTime(NamedTuple):
+    """How long a burst took."""
+
+    seconds: float
+    """By the judge's clock, from request to reply."""
+    launch_ms: float
+    """Time that the host took to launch the calls, as claimed."""
 
 
 class Side(Protocol):
@@ -117,8 +126,8 @@ class CandidateSide:
         """Longest burst that the sets of inputs leave room for."""
         return BURST_BYTES // max(self.size, 1)
 
-    def burst(self, calls: int) -> float:
-        """Let the candidate make timed calls on fresh inputs in a row; return the seconds by the judge's clock.
+    def burst(self, calls: int, spin_ms: float) -> BurstTime:
+        """Let the candidate make timed calls on fresh inputs in a row.
 
         With its reply the process commits itself to all outputs by their checksums; those of one call, chosen only
         then, are fetched and looked at.
@@ -135,7 +144,7 @@ class CandidateSide:
         ]
         self.session.preload(self.sets, places)
         start = time.perf_counter()
-        checksums = self.session.burst()
+        checksums, launch_ms = self.session.burst(spin_ms)
         seconds = time.perf_counter() - start
         chosen = secrets.randbelow(calls)
         answer = self.session.snapshot(self.expected_like, chosen)
@@ -143,7 +152,7 @@ class CandidateSide:
         if tuple(map(integrity.checksum, answer.outputs or ())) != promised:
             self.recheck.faults.append("the outputs are others than those that the process committed itself to")
         self._look(self.reference.inputs(seeds[chosen]), answer)
-        return seconds
+        return BurstTime(seconds, launch_ms)
 
     def close(self) -> None:
         """Give back the memory that was shared."""

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,13 +12,24 @@ from workers.shared import flatten
 
 #: Cache flush, bytes: more than four times the L2 of a large GPU; on the CPU about a core's own caches.
 FLUSH_BYTES = {"cuda": 256 * 2**20, "cpu": 4 * 2**20}
-#: Clock cycles that the device spins after the flush (about 1 ms), so that the host has launched before the first event
-#: fires; a launch from Python on a cold host takes up to a few hundred microseconds.
-SPIN_CYCLES = 2_000_000
-#: The same once before a burst (about 2 ms): long enough to launch most of it.
-BURST_SPIN_CYCLES = 4_000_000
+#: Clock cycles that a device spins in about a millisecond.
+CYCLES_A_MS = 2_000_000
+#: How long the device spins after the flush, milliseconds, so that the host has launched before the first event fires:
+#: a launch from Python on a cold host takes up to a few hundred microseconds.
+SPIN_MS = 1.0
 #: Elements of each output that are looked at twice.
 PICKED = 4096
+
+
+class BurstOutputs(NamedTuple):
+    """What came of a burst."""
+
+    outputs: list[list[Tensor]]
+    """Tensors that each call returned."""
+    checksums: list[list[int]]
+    """Their `workers.integrity.checksum`."""
+    launch_ms: float
+    """Time that the host took to launch all of it."""
 
 
 class Stopwatch:
@@ -57,7 +68,7 @@ class Stopwatch:
             milliseconds = (self._clock() - start) * 1e3
             flatten(result, outputs)
             return milliseconds, outputs
-        self._spin(SPIN_CYCLES)
+        self._spin(int(SPIN_MS * CYCLES_A_MS))
         start_event, end_event = self._events
         self._record(start_event, self._stream)
         result = call()
@@ -81,8 +92,8 @@ class Stopwatch:
                 picked.append(output.take(self._places[output.numel()]))
         return picked
 
-    def burst(self, calls: Iterable[Callable[[], Any]]) -> tuple[list[list[Tensor]], list[list[int]]]:
-        """Make calls in a row, each on a cold cache; return the tensors and their checksums, call by call.
+    def burst(self, calls: Iterable[Callable[[], Any]], spin_ms: float) -> "BurstOutputs":
+        """Make calls in a row, each on a cold cache.
 
         Nobody waits for the device in between: after a spin that lets the host launch ahead, the wall clock grows by
         what the device needs for flush, call and checksums, and by nothing else.
@@ -90,12 +101,15 @@ class Stopwatch:
         kept: list[list[Tensor]] = []
         sums: list[Tensor] = []
         if self._cuda:
-            self._spin(BURST_SPIN_CYCLES)
+            self._spin(int(spin_ms * CYCLES_A_MS))
+        start = self._clock()
         for call in calls:
             self._flush.zero_()
             outputs: list[Tensor] = []
             flatten(call(), outputs)
             kept.append(outputs)
             sums += [bit_sum(output) for output in outputs if is_readable(output)]
+        launch_ms = (self._clock() - start) * 1e3
         numbers = iter(torch.stack(sums).tolist() if sums else ())  # waits for the device
-        return kept, [[next(numbers) for output in outputs if is_readable(output)] for outputs in kept]
+        checksums = [[next(numbers) for output in outputs if is_readable(output)] for outputs in kept]
+        return BurstOutputs(kept, checksums, launch_ms)
