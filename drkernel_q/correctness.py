@@ -9,7 +9,7 @@ class Precision(StrEnum):
     """Arithmetic that the products of a problem are made in, from the most precise to the least.
 
     Sums are fp32 in all of them. What a class can do to a problem is what it does to the reference (see
-    docs/decisions/0007): a problem without products has no lower class.
+    docs/decisions/0008): a problem without products has no lower class.
     """
 
     REFERENCE = "reference"

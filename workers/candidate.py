@@ -133,12 +133,12 @@ class Harness:
             model = model.to(self.device).train(message["train"])
         self.model = model
         given = dict(zip(message["state"], tensors[len(tensors) - len(message["state"]) :], strict=True))
-        return {"state": _adopt_state(model, given)}
+        return {"weights": _adopt_state(model, given)}
 
     def adopt(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Load another state into the model that there is."""
         given = dict(zip(message["state"], self._read(message, "cpu"), strict=True))
-        return {"state": _adopt_state(self.model, given)}
+        return {"weights": _adopt_state(self.model, given)}
 
     def call(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Run one forward pass on the given inputs and put the outputs into the judge's memory."""

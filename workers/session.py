@@ -125,13 +125,13 @@ class Session:
         tensors: list[Tensor] = []
         arguments = flatten(list(reference.init_args), tensors)
         message = {"seed": seed, "train": reference.train, "arguments": arguments, "state": list(state)}
-        return str(self._ask("build", message | self._put([*tensors, *state.values()])).get("state"))
+        return str(self._ask("build", message | self._put([*tensors, *state.values()])).get("weights"))
 
     def adopt(self, reference: Reference) -> str:
         """Load the reference's present state into the model that there is; return what became of it."""
         state = {name: value.detach() for name, value in reference.model.state_dict().items()}
         reply = self._ask("adopt", {"state": list(state)} | self._put(list(state.values())))
-        return str(reply.get("state"))
+        return str(reply.get("weights"))
 
     def call(
         self,
