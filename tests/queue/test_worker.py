@@ -231,7 +231,7 @@ def test_a_second_worker_on_the_device_is_refused(service: Service) -> None:
 
 async def test_a_cancelled_evaluation_is_ended_and_the_next_one_taken(service: Service, queue: EvaluationQueue) -> None:
     handle = await queue.submit(sleeper(50))
-    await until(lambda: in_private_folders(service.worker.pid), "the candidate runs")
+    await until(lambda: has_source(service.worker.pid), "the candidate runs")
     family = in_private_folders(service.worker.pid)
     start = time.monotonic()
     handle.cancel()
@@ -248,7 +248,7 @@ async def test_a_pool_child_that_dies_costs_one_attempt_and_leaves_nothing(
     service: Service, queue: EvaluationQueue
 ) -> None:
     handle = await queue.submit(sleeper(3))
-    await until(lambda: in_private_folders(service.worker.pid), "the candidate runs")
+    await until(lambda: has_source(service.worker.pid), "the candidate runs")
     before = service.card()
     assert before.state is WorkerState.BUSY
     assert before.request_id == handle.id
@@ -269,7 +269,7 @@ async def test_sigterm_finishes_the_evaluation_and_leaves_nothing() -> None:
     with running() as service:
         async with EvaluationQueue(service.broker.url) as queue:
             handle = await queue.submit(sleeper(3))
-            await until(lambda: in_private_folders(service.worker.pid), "the candidate runs")
+            await until(lambda: has_source(service.worker.pid), "the candidate runs")
             family = descendants(service.worker.pid)
             folders = set(in_private_folders(service.worker.pid).values())
             service.worker.send_signal(signal.SIGTERM)
@@ -312,6 +312,11 @@ def in_private_folders(pid: int) -> dict[int, str]:
         if "drkq-candidate-" in folder:
             found[child] = folder
     return found
+
+
+def has_source(pid: int) -> bool:
+    """Whether one of the candidates has a source: spare ones wait for theirs."""
+    return any(Path(folder, "candidate.py").exists() for folder in in_private_folders(pid).values())
 
 
 def alive(pids: Any) -> list[int]:
