@@ -7,7 +7,7 @@ is not there is a detector that failed: nothing is clean because nobody looked.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from drkernel_q import authorship
+from drkernel_q import authorship, physics
 from drkernel_q.artefact import Artefacts
 from drkernel_q.audit import Audit
 from drkernel_q.evaluation import (
@@ -41,18 +41,6 @@ MOST_SLOWED = {"cuda": 1.1, "cpu": 3.0}
 SLOWED_NOISE_MS = {"cuda": 0.005, "cpu": 5.0}
 #: A larger speedup needs a problem whose audit says what any kernel has to move.
 UNVOUCHED_SPEEDUP = 10.0
-#: Share of the shortest time that memory allows below which a claim is not believed.
-PHYSICS_SLACK = 0.5
-#: Peak memory bandwidth (bytes/s) and last-level cache (bytes) by a part of the device's name, from vendors' sheets; of
-#: several variants the fastest. What fits into the cache may never reach memory.
-PEAKS: Mapping[str, tuple[float, int]] = {
-    "B200": (8.0e12, 126 * 2**20),
-    "H200": (4.8e12, 60 * 2**20),
-    "H100": (3.9e12, 50 * 2**20),
-    "A100": (2.04e12, 40 * 2**20),
-    "L40S": (0.864e12, 96 * 2**20),
-    "RTX 4090": (1.008e12, 72 * 2**20),
-}
 #: Probes of the integrity stage, with the code that a missing one leaves open.
 PROBES: Mapping[Probe, str] = {
     Probe.FRESH: "B1",
@@ -86,14 +74,14 @@ def judge(evaluation: Evaluation, artefacts: Artefacts | None = None, audit: Aud
     if evaluation.protocol is None or evaluation.observations is None:
         raise ValueError("the evaluation does not hold what rules are applied to")
     baselines = _speedups(evaluation, artefacts)
-    audited = audit.bytes_least if audit else None
     timed = evaluation.revised(
         Verdict(rules_version=RULES_VERSION, integrity=evaluation.integrity, baselines=baselines)
     )
     found = [*evaluation.observations.seen, *missing(evaluation)]
     for rule in _RULES:
         found += rule(timed, evaluation.observations, evaluation.protocol)
-    found += _physics(timed, evaluation.observations, audited)
+    found += physics.check(timed, evaluation.observations, audit)
+    found += _vouched(timed, audit)
     return _verdict(evaluation, found, baselines, audit)
 
 
@@ -229,26 +217,13 @@ _Rule = Callable[[Evaluation, Observations, Protocol], Iterable[Evidence]]
 _RULES: tuple[_Rule, ...] = (_late, _hidden, _wrong, _idle, _others, _touched, _drift, _slowed, *authorship.RULES)
 
 
-def _physics(evaluation: Evaluation, observed: Observations, audited: int | None) -> Iterator[Evidence]:
-    """Hold the time against what memory allows; only an audit's bytes vouch for a very large speedup."""
+def _vouched(evaluation: Evaluation, audit: Audit | None) -> Iterator[Evidence]:
+    """Only an audit's bytes vouch for a very large speedup."""
     timing = evaluation.timing
-    if timing is None:
-        return
-    least_ms = shortest_ms(evaluation.environment.device_name, max(audited or 0, observed.bytes_least or 0))
-    if timing.candidate_ms < PHYSICS_SLACK * least_ms:
-        detail = (
-            f"a call of {timing.candidate_ms:.3g} ms would move its data faster than memory can ({least_ms:.3g} ms)"
-        )
-        yield Evidence(code="D18", weight=Weight.SOFT, detail=detail)
-    if audited is None and timing.speedup > UNVOUCHED_SPEEDUP:
+    audited = audit is not None and audit.bytes_least is not None
+    if timing is not None and not audited and timing.speedup > UNVOUCHED_SPEEDUP:
         detail = f"{timing.speedup:.3g} times as fast as a reference that no audit vouches for"
         yield Evidence(code=UNVOUCHED, weight=Weight.NOTE, detail=detail)
-
-
-def shortest_ms(device_name: str, size_bytes: int) -> float:
-    """Return the milliseconds that memory takes at least for so many bytes; 0 for a device that is not in `PEAKS`."""
-    peak = next((peak for name, peak in PEAKS.items() if name in device_name), None)
-    return 0.0 if peak is None else max(size_bytes - peak[1], 0) / peak[0] * 1e3
 
 
 def _speedups(evaluation: Evaluation, artefacts: Artefacts | None) -> tuple[BaselineTiming, ...]:

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drkernel_q import rules
+from drkernel_q import physics, rules
 from drkernel_q.artefact import Artefacts
+from drkernel_q.correctness import Precision
 from drkernel_q.evaluation import Baseline, Evaluation, Integrity, Outcome, Protocol, Stage
 from drkernel_q.observation import Evidence, Observations, Probe, Weight
 from drkernel_q.speedup import speedup_interval
@@ -150,9 +151,9 @@ def test_what_is_not_correct_or_was_not_examined_is_never_clean() -> None:
 
 def test_physics_bounds_what_memory_can_do() -> None:
     """4.8e9 bytes take a millisecond at least on an H200, and half of that is not believed."""
-    assert rules.shortest_ms(H200, 4_800_000_000) == pytest.approx(1, rel=0.02)
-    assert rules.shortest_ms(H200, 60 * 2**20) == 0.0, "what fits into the cache may never reach memory"
-    assert rules.shortest_ms("cpu (interpreted)", 2**40) == 0.0
+    peak = physics.PEAKS["H200"]
+    assert physics.moving_ms(peak, 4_800_000_000) == pytest.approx(1, rel=0.02)
+    assert physics.moving_ms(peak, 60 * 2**20) == 0.0, "what fits into the cache may never reach memory"
     candidate_ms = 0.5
     most = int(2 * candidate_ms / 1e3 * 4.8e12) + 60 * 2**20
     assert verdict(facts(bytes_least=most - 10)) == (Integrity.CLEAN, [])
@@ -163,6 +164,17 @@ def test_physics_bounds_what_memory_can_do() -> None:
         Integrity.SUSPICIOUS,
         f"{rules.RULES_VERSION}+audit{audit.version}",
     )
+
+
+def test_fewer_operations_than_the_reference_does_are_only_written_down() -> None:
+    """4.95e11 operations on fp32 numbers take a millisecond at least on an H200, half of it on half precision."""
+    peak = physics.PEAKS["H200"]
+    assert physics.computing_ms(peak, 495 * 10**9, Precision.TF32) == pytest.approx(1)
+    assert physics.computing_ms(peak, 495 * 10**9, Precision.BF16) == pytest.approx(0.5)
+    more = an_audit().model_copy(update={"flops": 10**12})
+    found = rules.judge(facts(), audit=more)
+    assert (found.integrity, [item.code for item in found.evidence]) == (Integrity.CLEAN, ["G4"])
+    assert not rules.judge(facts(), audit=an_audit()).evidence
 
 
 def test_a_very_large_speedup_is_no_lie_and_waits_for_an_audit() -> None:
