@@ -18,7 +18,7 @@ from drkernel_q.value import Value, content_hash
 #: Version of the JSON document of one evaluation; raised when a field changes its meaning.
 SCHEMA_VERSION = 1
 #: Version of the judge's rules; part of an evaluation's content key, since other rules give other facts.
-PROTOCOL_VERSION = "1"
+PROTOCOL_VERSION = "2"
 #: Code of the evidence that a speedup is too large to be believed without an audit of its problem.
 UNVOUCHED = "G6"
 

@@ -32,7 +32,7 @@ _PRODUCTS: Mapping[str, tuple[int, ...]] = {
     "aten::vdot": (0, 1),
     "aten::_trilinear": (0, 1, 2),
     "aten::convolution": (0, 1),
-    "aten::_cudnn_rnn": (0, 1),
+    "aten::_cudnn_rnn": (0, 1, 3),
     "aten::mkldnn_rnn_layer": (0, 1, 2),
 }
 #: Bits of an fp32 mantissa that TF32 drops.

@@ -86,6 +86,7 @@ class Judge:
             problem = problem.small() if self.device == "cpu" else problem
             reference = Reference(problem, self.device, train=self.protocol.mode == "train")
             trial.check_inputs(reference)
+            self.protocol = self.protocol.model_copy(update={"precision": reference.precision(self.protocol.precision)})
         size = len(self.request.kernel.source.encode("utf-8", "replace"))
         if size > MAX_SOURCE_BYTES:
             text = f"the source has {size} bytes; at most {MAX_SOURCE_BYTES} are judged"

@@ -71,6 +71,19 @@ class Reference:
             torch.cuda.init()  # type: ignore[no-untyped-call]
             torch.cuda.default_generators[torch.cuda.current_device()].manual_seed(seed)
 
+    def precision(self, asked: Precision) -> Precision:
+        """Return the least precise class that counts as full: `asked`, or what `PRECISION` of the problem names.
+
+        Raises:
+            BadProblem: it names no class.
+        """
+        try:
+            own = Precision(getattr(self.module, "PRECISION", Precision.REFERENCE))
+        except ValueError:
+            names = ", ".join(Precision)
+            raise BadProblem(f"PRECISION of {self.name} is none of {names}.") from None
+        return own if own.is_below(asked) else asked
+
     def build(self, seed: int) -> nn.Module:
         """Make the model under `seed`, on the device, as a candidate will make its own."""
         try:

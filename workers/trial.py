@@ -174,8 +174,9 @@ def _summarize(results: list[Comparison], protocol: Protocol, precision: Precisi
 
 
 def _class_of(results: list[Comparison], precision: Precision) -> str:
-    own = [] if precision is Precision.REFERENCE else [precision.value]
-    return correctness.coarsest([*own, *(result.label for result in results)])
+    if precision is not Precision.REFERENCE:
+        return precision.value
+    return correctness.coarsest(result.label for result in results)
 
 
 def findings_of(answer: Answer, reference: Reference) -> list[Finding]:

@@ -8,12 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from drkernel_q.cli import verdict
 from drkernel_q.correctness import Correctness, ErrorPattern, Precision
 from drkernel_q.evaluation import Baseline, BaselineTiming, Evaluation, Integrity, Outcome, Protocol, Timing
 from drkernel_q.feedback import REJECTED, feedback, take_apart
 from drkernel_q.observation import Evidence, Observations, Weight
 from drkernel_q.profile import KernelProfile, Origin, Profile
-from tests.values import an_environment, an_evaluation
+from tests.values import a_failure, a_reply, a_request, an_environment, an_evaluation
 
 RAISED = """Traceback (most recent call last):
   File "/opt/site/workers/candidate.py", line 92, in serve
@@ -191,6 +192,13 @@ def test_many_kernels_are_cut_to_a_table() -> None:
 def test_a_result_that_could_not_be_examined_says_so() -> None:
     assert "not examined in full" in feedback(an_evaluation(integrity="unknown"))
     assert "not examined" not in feedback(an_evaluation())
+
+
+def test_the_command_shows_it_and_says_when_there_is_no_verdict() -> None:
+    request = a_request()
+    evaluation = an_evaluation(integrity="rejected")
+    assert verdict.told(request, a_reply(request, evaluation)) == REJECTED
+    assert "no verdict (infrastructure)" in verdict.told(request, a_failure(request))
 
 
 letters = st.text(string.ascii_lowercase + " \n\t^_=:.0", max_size=200)

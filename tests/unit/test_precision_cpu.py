@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import pytest
 
 from drkernel_q.correctness import Precision
-from drkernel_q.evaluation import Evaluation, Integrity, Outcome
+from drkernel_q.evaluation import Evaluation, Failure, Integrity, Outcome
 from drkernel_q.observation import Probe
 from drkernel_q.problem import Problem
 from drkernel_q.reward import RewardConfig, reward
@@ -62,6 +62,20 @@ def test_a_class_that_is_asked_for_is_no_downgrade(
     assert evaluation.correctness is not None
     assert evaluation.correctness.downgraded is downgraded
     assert versions(evaluation) == timed
+
+
+def test_a_problem_may_ask_for_a_class_itself(bench: Bench) -> None:
+    matmul = builtin("matmul")
+    coarse = Problem(name="coarse", source=matmul.source + '\nPRECISION = "fp16"\n')
+    evaluation = bench.judge(coarse, HALF, stages=("correctness",))
+    assert evaluation.correctness is not None
+    assert not evaluation.correctness.downgraded
+    assert evaluation.protocol is not None
+    assert evaluation.protocol.precision is Precision.FP16
+    odd = Problem(name="odd", source=matmul.source + '\nPRECISION = "int3"\n')
+    failure = bench.result(odd, HALF, stages=("correctness",))
+    assert isinstance(failure, Failure)
+    assert failure.message == "PRECISION of odd is none of reference, tf32, fp16, bf16."
 
 
 LAYER = Problem(
