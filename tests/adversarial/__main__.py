@@ -5,6 +5,7 @@ several evaluators may work side by side (`--jobs`). It ends with 1 if an attack
 """
 
 import json
+import math
 import queue
 import sys
 import time
@@ -58,17 +59,24 @@ class Judged(NamedTuple):
         }
 
 
-def judge_all(cases: list[Case], device: str, jobs: int, repeat: int, told: Callable[[Judged], None]) -> list[Judged]:
-    """Judge every case `repeat` times with `jobs` evaluators; `told` hears of each as it is done."""
+def judge_all(
+    cases: list[Case], device: str, jobs: int, repeat: int, told: Callable[[Judged], None], ends_at: float
+) -> list[Judged]:
+    """Judge every case `repeat` times with `jobs` evaluators, those that are begun before `ends_at` (monotonic clock).
+
+    `told` hears of each as it is done.
+    """
     benches: queue.SimpleQueue[Bench] = queue.SimpleQueue()
     memory_bytes = (16 if device.startswith("cuda") else 3) * 2**30  # compilers of CUDA C++ need theirs
     all_benches = [Bench(device, memory_bytes=memory_bytes) for _ in range(jobs)]
     for bench in all_benches:
         benches.put(bench)
 
-    def judge(case: Case) -> Judged:
+    def judge(case: Case) -> Judged | None:
         bench = benches.get()
         try:
+            if time.monotonic() > ends_at:
+                return None
             start = time.perf_counter()
             result = bench.result(case.problem, case.source, **case.options)
             judged = Judged(case, result, time.perf_counter() - start)
@@ -79,7 +87,7 @@ def judge_all(cases: list[Case], device: str, jobs: int, repeat: int, told: Call
 
     try:
         with ThreadPoolExecutor(jobs) as pool:
-            return list(pool.map(judge, cases * repeat))
+            return [judged for judged in pool.map(judge, cases * repeat) if judged is not None]
     finally:
         for bench in all_benches:
             bench.close()
@@ -124,12 +132,25 @@ def table(judged: list[Judged]) -> str:
 @click.option("--device", default="cpu", show_default=True, help="`cpu` or `cuda:0`.")
 @click.option("--jobs", default=1, show_default=True, help="Evaluators that work side by side.")
 @click.option("--repeat", default=1, show_default=True, help="How often each case is judged.")
-@click.option("--json", "report", type=click.Path(path_type=Path), help="File for one JSON line a case.")
+@click.option("--json", "report", type=click.Path(path_type=Path), help="File for one JSON line a case, as it is done.")
+@click.option("--only", type=click.Choice(["attack", "honest"]), help="Only cases of one kind.")
+@click.option("--seconds", default=math.inf, help="Begin no further case after this.")
 @click.option("--ci", is_flag=True, help="Only the cases that every run of the tests judges.")
 @click.argument("names", nargs=-1)
-def main(device: str, jobs: int, repeat: int, report: Path | None, ci: bool, names: tuple[str, ...]) -> None:
-    """Judge all cases, or those whose name fits one of NAMES (`b0*`)."""
-    cases = load_cases(device.partition(":")[0])
+def main(
+    device: str,
+    jobs: int,
+    repeat: int,
+    report: Path | None,
+    only: str | None,
+    seconds: float,
+    ci: bool,
+    names: tuple[str, ...],
+) -> None:
+    """Judge all cases, or those whose name fits one of NAMES (`b0*`); those that take long to build come last."""
+    cases = sorted(load_cases(device.partition(":")[0]), key=lambda case: case.build_s)
+    if only:
+        cases = [case for case in cases if case.clean == (only == "honest")]
     if names:
         cases = [case for case in cases if any(fnmatch(case.name, name) for name in names)]
     if ci:
@@ -137,11 +158,13 @@ def main(device: str, jobs: int, repeat: int, report: Path | None, ci: bool, nam
 
     def told(judged: Judged) -> None:
         click.echo(f"{'ok  ' if judged.right else 'MISS'} {describe(judged)}", err=True)
+        if report is not None:
+            with report.open("a", encoding="utf-8") as lines:
+                lines.write(json.dumps(judged.row) + "\n")
 
-    judged = judge_all(cases, device, jobs, repeat, told)
-    if report is not None:
-        report.write_text("".join(json.dumps(one.row) + "\n" for one in judged))
-    click.echo(table(judged))
+    judged = judge_all(cases, device, jobs, repeat, told, time.monotonic() + seconds)
+    left_out = len(cases) * repeat - len(judged)
+    click.echo(table(judged) + (f"\n{left_out} evaluations were left out for want of time" if left_out else ""))
     missed = [one for one in judged if not one.right]
     for one in missed:
         pending = f"  (pending: {one.case.pending})" if one.case.pending else ""
