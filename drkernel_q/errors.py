@@ -14,6 +14,7 @@ DrkqError                    1
 │   ├── NoStore             69
 │   ├── NoDevice            69
 │   ├── DeviceBusy          69
+│   ├── DeviceQuarantined   69
 │   ├── UnreliableClock     69
 │   └── InfrastructureFailure 69
 ├── TimedOut                75  waited, and may be tried again
@@ -90,6 +91,10 @@ class NoDevice(Unavailable):
 
 class DeviceBusy(Unavailable):
     """Another worker holds this device; one worker a device is the rule."""
+
+
+class DeviceQuarantined(Unavailable):
+    """This device failed its check and is out of service; `drkq status` says why, and how it comes back."""
 
 
 class UnreliableClock(Unavailable):

@@ -173,6 +173,10 @@ class Evaluation(Value):
     """Seconds by stage."""
     error: str | None = None
     """What the kernel raised, or why it was stopped; text of the candidate, never parsed."""
+    fault: str | None = None
+    """The first fault of a process of the candidate's, in one word: `cuda:illegal_address` (an error of the device),
+    `signal:SIGSEGV`, `exit:3`, `deadline`, `host:out_of_memory`, `nonsense` (a reply that is none), or `xid:31` (of the
+    driver alone). An error of Python is none. The outcome can be correct: other modes and probes run in it too."""
     stdout: str = ""
     """The first few kilobytes that the candidate printed; never parsed."""
 

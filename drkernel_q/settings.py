@@ -68,6 +68,8 @@ class Settings(BaseSettings):
     """Identity of a worker, which its supervisor gives to its pool child."""
     stack_idle_s: float = Field(default=0.0, ge=0)
     """Seconds that the embedded stack outlives the last command that uses it."""
+    state_dir: Path = Field(default_factory=lambda: platformdirs.user_state_path("drkq"))
+    """Where devices that are out of service are written down; it must outlive the worker."""
     lock_dir: Path = Field(default_factory=lambda: Path(tempfile.gettempdir()) / "drkq-locks")
     """Where the device locks live; the same for every user and container of a machine."""
     debug: bool = False

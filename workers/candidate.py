@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from workers import integrity, launch, sandbox, segment, state
+from workers import fault, integrity, launch, sandbox, segment, state
 from workers.profiler import Profiler, built_kernels
 from workers.segment import DeviceSegment, HostSegment, Segment
 from workers.shared import TensorSpec, flatten, layout, specs_from, unflatten
@@ -69,6 +69,7 @@ class Harness:
         self.launches = launch.count_for_good(device)
         self.loads = launch.record_loads(device)
         self.sync: Callable[[], None] = torch._C._cuda_synchronize if device == "cuda" else lambda: None
+        self.query: Callable[[], object] = torch.cuda.current_stream().query if device == "cuda" else lambda: True
         ours = (Harness, Stopwatch, Channel, Segment, HostSegment, DeviceSegment, Profiler)
         self.guard = state.Guard(device, self.path, ours)
 
@@ -94,7 +95,7 @@ class Harness:
                 reply["state"] = self.guard.changes()
             except BaseException as error:  # noqa: BLE001 - the boundary around candidate code: any end is an answer
                 close_all([fd for fd in fds if _is_open(fd)])
-                reply = _failure(error, message["op"])
+                reply = _failure(error, message["op"], self.query)
             if os.getpid() != self.pid:  # a fork of the candidate must not answer in its parent's place
                 os._exit(0)
             self.channel.send(reply)
@@ -338,15 +339,18 @@ def _is_open(fd: int) -> bool:
     return True
 
 
-def _failure(error: BaseException, operation: str) -> dict[str, Any]:
+def _failure(error: BaseException, operation: str, query: Callable[[], object]) -> dict[str, Any]:
     """Describe an exception of candidate code; `kind` decides the outcome."""
     chain: list[str] = []
     link: BaseException | None = error
     while link is not None and len(chain) < 10:  # noqa: PLR2004 - no honest chain is longer
         chain.append(type(link).__name__)
         link = link.__cause__ or link.__context__
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+    found = fault.of_exception(error, query)
+    if found in (fault.HOST_MEMORY, fault.DEVICE_MEMORY):
         kind = "memory"
+    elif fault.loses_context(found):
+        kind = "runtime"
     elif operation == "load" or any(name in _COMPILE_ERRORS for name in chain):
         kind = "compile"
     else:
@@ -355,7 +359,7 @@ def _failure(error: BaseException, operation: str) -> dict[str, Any]:
         text = "".join(traceback.format_exception(error))
     except BaseException as broken:  # noqa: BLE001 - an exception whose own text raises is still only an error
         text = f"{type(error).__name__} (its text raised {type(broken).__name__})"
-    return {"ok": False, "kind": kind, "error": text[-MAX_ERROR:]}
+    return {"ok": False, "kind": kind, "error": text[-MAX_ERROR:], "fault": found}
 
 
 def _hide() -> None:

@@ -1,14 +1,12 @@
-"""Evaluator: what a worker's pool child keeps between tasks, and one evaluation from request to facts.
+"""Evaluator: one evaluation from request to facts, and what a worker's pool child keeps between tasks.
 
-The pool child imports no torch. It keeps a zygote, asks it for a judge for each request, listens to the judge, and ends
-it when the deadline is over or nobody wants the answer. The process of an audit is kept for further audits while it
-says that all is well with it.
+The pool child imports no torch. It asks a process for each request, listens to it, and ends it when the deadline is
+over or nobody wants the answer. A judge, or the process of an audit, is kept for further requests while it says that
+all is well with it. Before an answer counts, the device is looked at if anything gives reason to (`workers.health`).
 """
 
-import os
 import platform
 import select
-import tempfile
 import time
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
@@ -16,22 +14,22 @@ from typing import Any, Literal, NamedTuple
 from drkernel_q import __version__
 from drkernel_q.audit import Audit, AuditRequest
 from drkernel_q.environment import Environment
-from drkernel_q.errors import UnreliableClock
-from drkernel_q.evaluation import Evaluation, EvaluationRequest, Failure
+from drkernel_q.errors import DeviceQuarantined, UnreliableClock
+from drkernel_q.evaluation import Evaluation, EvaluationRequest, Failure, Outcome
+from drkernel_q.quarantine import Quarantine
 from drkernel_q.request import Request
 from drkernel_q.settings import Settings
+from workers import fault
 from workers.device import Device
+from workers.family import Family, Process
+from workers.health import Health
+from workers.monitor import Monitor
 from workers.wire import Channel, WireClosed, WireTimeout
-from workers.zygote import Zygote, ZygoteConfig
 
 #: How often a running evaluation is asked for, seconds.
 CANCEL_POLL_S = 1.0
 #: Past its deadline a judge has this long to say so itself.
 DEADLINE_GRACE_S = 10.0
-#: Longest time that the self-test of the stop-watch may take.
-SELFTEST_S = 60.0
-_LOG_TAIL = 2000
-_THREADS = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "NUMEXPR")}
 
 
 class Judged(NamedTuple):
@@ -45,67 +43,49 @@ class Judged(NamedTuple):
 class Evaluator:
     """Judges one request at a time on one device."""
 
-    def __init__(self, settings: Settings, device: Device, host: str) -> None:
-        """Start a zygote in the background; see `wait_ready`."""
-        self.settings = settings
+    def __init__(self, settings: Settings, device: Device, host: str, monitor: Monitor | None = None) -> None:
+        """Start a zygote in the background; see `wait_ready`. What the driver says is heard by `monitor`."""
         self.device = device
         self.host = host
-        self.versions: dict[str, str] = {}
-        self.isolation: tuple[str, ...] = ()
-        self._zygote: Zygote | None = self._start()
-        self._kept: _Process | None = None
+        self.family = Family(settings, device)
+        self.health = Health(device, self.family, settings.state_dir, monitor or Monitor(device))
 
-    def _start(self) -> Zygote:
-        memory_bytes = min(self.settings.candidate_memory_bytes, _total_memory_bytes() // 2)
-        first_uid = self.settings.candidate_uid if os.geteuid() == 0 else None
-        self.memory_bytes = memory_bytes
-        return Zygote.start(ZygoteConfig(self.device.type, first_uid, memory_bytes), self._environment())
+    @property
+    def versions(self) -> dict[str, str]:
+        """Versions of torch and triton, once everything is imported."""
+        return self.family.versions
 
-    def _environment(self) -> dict[str, str]:
-        """Return the environment of trusted code on the device: no credentials, one thread a library.
+    @property
+    def isolation(self) -> tuple[str, ...]:
+        """Measures of the sandbox that candidates get."""
+        return self.family.isolation
 
-        Nothing waits in buffers: a candidate is killed, and what it printed is kept.
-        """
-        cache = self.settings.cache_dir / "judge"
-        cache.mkdir(parents=True, exist_ok=True, mode=0o700)
-        keep = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "CUDA_HOME", "PYTHONPATH", "VIRTUAL_ENV")
-        environment = {name: os.environ[name] for name in keep if name in os.environ}
-        caches = {"TRITON_CACHE_DIR": cache / "triton", "TORCHINDUCTOR_CACHE_DIR": cache / "inductor", "HOME": cache}
-        environment |= {name: str(path) for name, path in caches.items()}
-        return environment | _THREADS | self.device.mask | {"PYTHONUNBUFFERED": "1"}
+    @property
+    def quarantine(self) -> Quarantine | None:
+        """Why nothing is judged here any more."""
+        return self.health.quarantine
 
     def wait_ready(self) -> None:
-        """Wait until the zygote has imported everything.
+        """Wait until the zygote has imported everything and the device has proved itself.
 
         Raises:
             WireClosed, WireTimeout: it has not.
             UnreliableClock: the self-test of the stop-watch failed.
+            DeviceQuarantined: the device failed its check.
         """
-        if self._zygote is None:
-            self._zygote = self._start()
-        if not self.versions:
-            ready = self._zygote.wait_ready()
-            self._test_stopwatch()
-            self.versions = {"torch": ready["torch"], "triton": ready["triton"]}
-            self.isolation = tuple(ready["isolation"])
-
-    def _test_stopwatch(self) -> None:
-        assert self._zygote is not None
-        process = _Process(self._zygote, "selftest")
-        try:
-            faults = process.channel.receive(SELFTEST_S)[0]["faults"]
-        finally:
-            self._end(process)
-        if faults:
-            self.close()
-            raise UnreliableClock(f"On {self.device.name} {'; '.join(faults)}. Nothing is timed there.")
+        self.health.wait_ready()
+        if self.quarantine is not None:
+            raise DeviceQuarantined(f"{self.device.name} is quarantined: {self.quarantine.reason}")
 
     def judge(self, request: EvaluationRequest, cancelled: Callable[[], bool]) -> Judged | Failure:
         """Judge one request; every end that is not a fact about the kernel is a `Failure`."""
-        answer = self._ask("judge", request, request.deadline_s + DEADLINE_GRACE_S, cancelled)
+        answer = self._ask("judge", request, request.deadline_s + DEADLINE_GRACE_S, cancelled, {})
         if isinstance(answer, Failure):
             return answer
-        return Judged(Evaluation.model_validate(answer["evaluation"]), answer.get("artefacts"))
+        evaluation = Evaluation.model_validate(answer["evaluation"])
+        if evaluation.outcome is not Outcome.CORRECT:
+            evaluation = evaluation.model_copy(update={"fault": self.health.reported(evaluation.fault)})
+        return Judged(evaluation, answer.get("artefacts"))
 
     def audit(self, request: AuditRequest, cancelled: Callable[[], bool]) -> Audit | Failure:
         """Audit one problem; that its reference dies or takes too long is a fact about it."""
@@ -126,50 +106,70 @@ class Evaluator:
         request: Request,
         deadline_s: float,
         cancelled: Callable[[], bool],
-        heard: dict[str, Any] | None = None,
+        heard: dict[str, Any],
     ) -> dict[str, Any] | Failure:
-        """Have a process of this role serve a request; return its message with the facts.
+        """Have a process of this role serve a request; return its message with the facts, or why there are none.
 
         What it says of each stage as it begins is kept in `heard`.
         """
         try:
             self.wait_ready()
-            process = self._take(role)
-            again = False
             try:
-                answer = self._converse(process, request, deadline_s, cancelled, {} if heard is None else heard)
-                again = isinstance(answer, dict) and answer.get("again", False)
-            finally:
-                if again:
-                    self._kept = process
-                else:
-                    self._end(process)
-        except UnreliableClock as error:
+                answer = self._serve(role, request, deadline_s, cancelled, heard)
+            except (WireClosed, WireTimeout) as error:
+                self.family.close()
+                answer = _broken(error)
+            return self._proven(request, answer, heard)
+        except (UnreliableClock, DeviceQuarantined) as error:
             return Failure(kind="infrastructure", message=str(error))
-        except (WireClosed, WireTimeout) as error:
-            self.close()
-            reason = f"The process that forks judges failed ({type(error).__name__}: {error})."
-            return Failure(kind="infrastructure", message=reason)
+        except (WireClosed, WireTimeout) as error:  # it does not start, and that says nothing about the device
+            self.family.close()
+            return _broken(error)
+
+    def _serve(
+        self,
+        role: str,
+        request: Request,
+        deadline_s: float,
+        cancelled: Callable[[], bool],
+        heard: dict[str, Any],
+    ) -> dict[str, Any] | Failure:
+        process = self.family.take(role)
+        again = False
+        try:
+            answer = self._converse(process, request, deadline_s, cancelled, heard)
+            again = isinstance(answer, dict) and answer.get("again", False)
+        finally:
+            if again:
+                self.family.keep(process)
+            else:
+                status = self.family.end(process)
+                if heard.pop("died", False) and status is not None:
+                    heard["fault"] = fault.of_status(status)
         return answer
 
-    def _take(self, role: str) -> "_Process":
-        """Return the process that served the last request, if it serves this role too, or else a fresh one."""
-        kept, self._kept = self._kept, None
-        if kept is not None:
-            if kept.role == role and kept.answers():
-                return kept
-            self._end(kept)
-        assert self._zygote is not None
-        return _Process(self._zygote, role)
-
-    def _end(self, process: "_Process") -> None:
-        process.close()
-        if self._zygote is None or self._zygote.end(process.child) is None:
-            self.close()
+    def _proven(
+        self, request: Request, answer: dict[str, Any] | Failure, heard: dict[str, Any]
+    ) -> dict[str, Any] | Failure:
+        """Return an answer if the device can be trusted with it, or else why it cannot."""
+        failure = answer if isinstance(answer, Failure) else None
+        facts = heard if failure is not None else answer.get("evaluation", {})  # type: ignore[union-attr]
+        word: str | None = facts.get("fault")
+        suspicion = self.health.suspicion(word, failure)
+        if suspicion is None:
+            return answer
+        to_blame = self.health.is_to_blame(word)
+        complaints = self.health.examine(suspicion, (f"The last request was {request.id}.",))
+        if failure is not None and failure.kind == "cancelled":
+            return failure
+        if complaints or to_blame:
+            reason = f"the device was not well afterwards: {complaints[0]}" if complaints else f"the fault is {word}"
+            return Failure(kind="infrastructure", message=f"Nothing was decided, since {reason}.")
+        return answer
 
     def _converse(
         self,
-        process: "_Process",
+        process: Process,
         request: Request,
         deadline_s: float,
         cancelled: Callable[[], bool],
@@ -184,6 +184,7 @@ class Evaluator:
             )
             return _listen(process.channel, deadline_s, cancelled, heard)
         except WireClosed:
+            heard["died"] = True
             # Nothing runs in an audit but the reference.
             kind: Literal["problem", "infrastructure"] = "problem" if process.role == "audit" else "infrastructure"
             return Failure(kind=kind, message=f"The process of the {process.role} died. {process.last_words()}".strip())
@@ -203,40 +204,12 @@ class Evaluator:
 
     def close(self) -> None:
         """Let the zygote go, with all that it forked; a further request starts another."""
-        if self._kept is not None:
-            self._kept.close()
-            self._kept = None
-        if self._zygote is not None:
-            self._zygote.close()
-            self._zygote = None
-            self.versions = {}
+        self.family.close()
 
 
-class _Process:
-    """A process that the zygote has forked, and our end of the conversation with it."""
-
-    def __init__(self, zygote: Zygote, role: str) -> None:
-        self.role = role
-        self.channel, theirs = Channel.pair()
-        self.log = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - see `close`
-        self.child = zygote.spawn(role, theirs, self.log.fileno())
-
-    def answers(self) -> bool:
-        """Whether it is still there to be asked for more."""
-        try:
-            self.channel.send({})
-            self.channel.receive(DEADLINE_GRACE_S)
-        except (WireClosed, WireTimeout):
-            return False
-        return True
-
-    def last_words(self) -> str:
-        self.log.seek(0)
-        return self.log.read()[-_LOG_TAIL:].strip()
-
-    def close(self) -> None:
-        self.channel.close()
-        self.log.close()
+def _broken(error: Exception) -> Failure:
+    reason = f"The process that forks judges failed ({type(error).__name__}: {error})."
+    return Failure(kind="infrastructure", message=reason)
 
 
 def _listen(
@@ -251,12 +224,9 @@ def _listen(
             continue
         message, _ = channel.receive(DEADLINE_GRACE_S)
         if "failure" in message:
+            heard["fault"] = message.get("fault")
             return Failure.model_validate(message["failure"])
         if "stage" not in message:
             return message
         heard.update(message)
     return Failure(kind="deadline", message=f"No answer within {deadline_s:g} s.")
-
-
-def _total_memory_bytes() -> int:
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -32,6 +32,7 @@ class Facts:
         self.timing: Timing | None = None
         self.durations_s: dict[str, float] = {}
         self.error: str | None = None
+        self.fault: str | None = None
         self.output = ""
 
     def evaluation(self, protocol: Protocol) -> Evaluation:
@@ -47,6 +48,7 @@ class Facts:
             environment=self.environment,
             durations_s={name: round(seconds, 4) for name, seconds in self.durations_s.items()},
             error=self.error,
+            fault=self.fault,
             stdout=self.output,
         )
         return facts.revised(rules.judge(facts))

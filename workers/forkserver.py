@@ -207,10 +207,10 @@ def _become(
             from workers import audit
 
             audit.main(conn, config.device, config.memory_bytes if config.device == "cpu" else None)
-        elif role == "selftest":
-            from workers import selftest
+        elif role in ("selftest", "canary"):
+            from workers import canary, selftest
 
-            selftest.main(conn, config.device)
+            (canary if role == "canary" else selftest).main(conn, config.device)
         else:
             from workers import judge
 
@@ -259,7 +259,7 @@ def _boot(config: ZygoteConfig) -> dict[str, Any]:
     import torch._inductor.config  # the first session of the profiler imports it, which takes over a second
     import torch.profiler
 
-    from workers import audit, candidate, judge, selftest  # noqa: F401 - imported once here instead of in every fork
+    from workers import audit, canary, candidate, judge, selftest  # noqa: F401 - once here instead of in every fork
 
     if config.device == "cuda":
         from triton.backends.nvidia.driver import CudaDriver

@@ -59,6 +59,7 @@ def check_contents(session: Session, reference: Reference, check: HackCheck) -> 
         if failed.outcome is not Outcome.RUNTIME_ERROR:
             raise
         found.append(Finding("A8", Weight.NOTE, "the kernel cannot be called with gradients on"))
+        session.renew(reference)
     check.probes[Probe.GRADIENTS] = ""
 
 
@@ -117,6 +118,7 @@ def _call_in_other_mode(session: Session, reference: Reference) -> Answer:
     except CandidateFailed as failed:
         if failed.outcome is not Outcome.RUNTIME_ERROR:
             raise
+        session.renew(reference)
         return Answer(None, failed.outcome, failed.error, ())
 
 
@@ -169,5 +171,6 @@ def _meddle(
         return session.call(inputs, expected, train=reference.train, meddle=how)
     except CandidateFailed as failed:
         if failed.outcome in (Outcome.RUNTIME_ERROR, Outcome.COMPILE_ERROR):
+            session.renew(reference)  # an index that nobody wrote may lead to an illegal access
             return None
         raise

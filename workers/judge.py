@@ -29,7 +29,7 @@ from drkernel_q.evaluation import (
     Timing,
 )
 from drkernel_q.observation import Weight
-from workers import baseline, hackcheck, profiling, timing, trial, weights
+from workers import baseline, fault, hackcheck, profiling, timing, trial, weights
 from workers.baseline import Remembered
 from workers.facts import Facts
 from workers.integrity import Finding
@@ -77,6 +77,7 @@ class Judge:
         except CandidateFailed as failed:
             self.facts.outcome = failed.outcome
             self.facts.error = failed.error
+            self.facts.fault = self.facts.fault or failed.fault
         self.facts.durations_s["total"] = time.perf_counter() - start
         return self.facts.evaluation(self.protocol)
 
@@ -103,10 +104,10 @@ class Judge:
 
     def _open(self) -> Session:
         """Take a fresh candidate process."""
-        remote = self.spares.take()
-        isolation = remote.wait_ready()
+        session = Session(self.spares.take, self.device, self.protocol.kernel_deadline_s, self.ends_at)
+        isolation = session.remote.wait_ready()
         self.facts.environment = self.facts.environment.model_copy(update={"isolation": isolation})
-        return Session(remote, self.device, self.protocol.kernel_deadline_s, self.ends_at)
+        return session
 
     def _rehearse(self, reference: Reference) -> Session | None:
         """Let the process that will be timed compile its kernels while the other one is checked.
@@ -239,22 +240,29 @@ class Judge:
             except CandidateFailed:  # perhaps because two were on the device; if not, it will fail again
                 rehearsed.close()
         session = self._open()
-        session.load(self.request.kernel.source)
+        try:
+            session.load(self.request.kernel.source)
+        except BaseException:
+            self._end(session)
+            raise
         return session
 
     @contextmanager
     def _candidate(self, session: Session) -> Iterator[None]:
         """End a candidate process together with all it made, whatever comes of it."""
-        remote = session.remote
         try:
             yield
-            children = remote.children()
+            children = session.remote.children()
             if children:
                 detail = f"{children} child processes were left running"
                 self.facts.findings.append(Finding("D8", Weight.SOFT, detail))
         finally:
-            session.close()
-            self.facts.output = self.facts.output or remote.output.decode("utf-8", "replace")
+            self._end(session)
+
+    def _end(self, session: Session) -> None:
+        session.close()
+        self.facts.fault = self.facts.fault or session.fault
+        self.facts.output = self.facts.output or session.remote.output.decode("utf-8", "replace")
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
@@ -277,18 +285,19 @@ def main(conn: int, zygote_fd: int, device: str, memory_bytes: int) -> None:
         judge = Judge(request, Environment.model_validate(job["environment"]), spares, channel)
         try:
             evaluation = judge.evaluate().model_dump(mode="json", round_trip=True)
-        except BadProblem as error:
-            return _failure("problem", str(error)), False
-        except TimedOut as error:
-            return _failure("deadline", str(error)), False
-        except InfrastructureFailure as error:
-            return _failure("infrastructure", str(error)), False
-        except torch.AcceleratorError as error:
-            return _failure("infrastructure", f"The judge's own device failed: {error}"), False
+        except (BadProblem, TimedOut, InfrastructureFailure, torch.AcceleratorError) as error:
+            return _failure(error, device), False
         return {"evaluation": evaluation, "artefacts": judge.facts.artefacts()}, next(count) < MOST_EVALUATIONS
 
     serve(channel, device, answer)
 
 
-def _failure(kind: Literal["problem", "deadline", "infrastructure"], message: str) -> dict[str, Any]:
-    return {"failure": Failure(kind=kind, message=message).model_dump()}
+def _failure(error: Exception, device: str) -> dict[str, Any]:
+    """Say why there are no facts, and what fault of the device is behind it, the judge's own context being lost."""
+    kind: Literal["problem", "deadline", "infrastructure"] = "infrastructure"
+    if isinstance(error, BadProblem | TimedOut):
+        kind = "problem" if isinstance(error, BadProblem) else "deadline"
+    message = f"The judge's own device failed: {error}" if isinstance(error, torch.AcceleratorError) else str(error)
+    used = device == "cuda" and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    found = fault.of_exception(error, torch.cuda.current_stream().query if used else lambda: True)
+    return {"failure": Failure(kind=kind, message=message).model_dump(), "fault": found}

@@ -103,9 +103,10 @@ def look_at_modes(
         candidate.session.start_profile()
         with suppress(CandidateFailed):
             candidate.session.call(inputs, reference.expected(inputs), train=not reference.train)
-        recording = candidate.session.stop_profile()
         other = next(mode for mode in modes if mode != protocol.mode)
-        found[other] = _names(attribute(recording.trace, _own(candidate, recording, protocol), 1))
+        if not candidate.session.remote.is_lost:
+            recording = candidate.session.stop_profile()
+            found[other] = _names(attribute(recording.trace, _own(candidate, recording, protocol), 1))
     return {mode: call.model_copy(update={"on_device": found.get(mode)}) for mode, call in modes.items()}
 
 

@@ -50,7 +50,8 @@ class Reference:
         _take_apart(self.init_args, f"get_init_inputs() of {self.name}")
         self._model: nn.Module | None = None
         self._exact_model: nn.Module | None = None
-        self._seed = 0
+        self.seed = 0
+        """That of the weights."""
         self.compiled: dict[tuple[Baseline, Precision], Callable[..., Any]] = {}
         self.own_codes: frozenset[str] = frozenset()
         self.changes_inputs = False
@@ -87,7 +88,7 @@ class Reference:
     def build(self, seed: int) -> nn.Module:
         """Make the model under `seed`, on the device, as a candidate will make its own."""
         try:
-            self._seed = seed
+            self.seed = seed
             model = self._make()
             if isinstance(model, nn.Module):
                 self._model = model.to(self.device).train(self.train)
@@ -102,7 +103,7 @@ class Reference:
         return self.model
 
     def _make(self) -> nn.Module:
-        self._seed_torch(self._seed)
+        self._seed_torch(self.seed)
         with torch.device(self.made_on) if self.made_on != "cpu" else contextlib.nullcontext():
             model: nn.Module = self.module.Model(*self.init_args)
         return model

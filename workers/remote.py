@@ -2,7 +2,6 @@
 
 import os
 import select
-import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -10,6 +9,7 @@ from typing import Any
 
 from drkernel_q.errors import InfrastructureFailure
 from drkernel_q.evaluation import Outcome
+from workers import fault
 from workers.wire import Channel, WireAbuse, WireClosed, WireTimeout
 from workers.zygote import Child, Zygote
 
@@ -26,13 +26,14 @@ _KINDS = {"memory": Outcome.OUT_OF_MEMORY, "compile": Outcome.COMPILE_ERROR, "ru
 
 
 class CandidateFailed(Exception):
-    """The candidate ended its evaluation by itself; `outcome` says how."""
+    """The candidate ended its evaluation by itself; `outcome` says how, and `fault` in a word (`workers.fault`)."""
 
-    def __init__(self, outcome: Outcome, error: str) -> None:
+    def __init__(self, outcome: Outcome, error: str, fault: str | None = None) -> None:
         """Keep what is reported."""
         super().__init__(error)
         self.outcome = outcome
         self.error = error
+        self.fault = fault
 
 
 class RemoteCandidate:
@@ -54,6 +55,9 @@ class RemoteCandidate:
         self._drain.start()
         self._isolation: tuple[str, ...] | None = None
         self._begun: list[float] = []
+        self.fault: str | None = None
+        """Its first fault (`workers.fault`)."""
+        self._lost: tuple[Outcome, str, str] | None = None
 
     def wait_ready(self) -> tuple[str, ...]:
         """Wait for the harness; return the measures of the sandbox that took hold.
@@ -76,7 +80,7 @@ class RemoteCandidate:
         Raises:
             CandidateFailed: it takes no requests any more.
         """
-        self.wait_ready()
+        self._insist()
         self._send(operation, message, fds, deadline_s)
         self._begun.append(deadline_s)
 
@@ -87,7 +91,7 @@ class RemoteCandidate:
             CandidateFailed: one of the requests ended as in `ask`; the first of them is reported.
         """
         while self._begun:
-            _checked(self._wait(self._begun.pop(0)))
+            self._checked(self._wait(self._begun.pop(0)))
 
     def ask(
         self, operation: str, message: dict[str, Any], fds: Sequence[int] = (), *, deadline_s: float
@@ -95,18 +99,29 @@ class RemoteCandidate:
         """Send one request and return the reply.
 
         Raises:
-            CandidateFailed: an exception, a crash, a deadline, too much memory, or nonsense instead of a reply.
+            CandidateFailed: an exception, a crash, a deadline, too much memory, or nonsense instead of a reply; the
+                same as the first time, if the process was lost before.
         """
-        self.wait_ready()
+        self._insist()
         self.settle()
         self._send(operation, message, fds, deadline_s)
-        return _checked(self._wait(deadline_s))
+        return self._checked(self._wait(deadline_s))
+
+    def _insist(self) -> None:
+        if self._lost is not None:
+            raise CandidateFailed(*self._lost)
+        self.wait_ready()
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it lives no more, or has lost its context: everything that is asked of it fails as it did then."""
+        return self._lost is not None
 
     def _send(self, operation: str, message: dict[str, Any], fds: Sequence[int], deadline_s: float) -> None:
         try:
             self.channel.send({"op": operation, **message}, fds, timeout_s=deadline_s)
         except WireTimeout:
-            self._fail(Outcome.TIMEOUT, f"no answer within {deadline_s:.3g} s ({operation})")
+            self._fail(Outcome.TIMEOUT, f"no answer within {deadline_s:.3g} s ({operation})", fault.DEADLINE)
         except WireClosed:
             self._fail_by_death()
 
@@ -122,23 +137,25 @@ class RemoteCandidate:
             if ready:
                 self._fail_by_death()
             if not remaining:
-                self._fail(Outcome.TIMEOUT, f"no answer within {deadline_s:.3g} s")
+                self._fail(Outcome.TIMEOUT, f"no answer within {deadline_s:.3g} s", fault.DEADLINE)
             self._watch_memory()
 
     def _receive(self, timeout_s: float) -> dict[str, Any]:
         try:
             return self.channel.receive(timeout_s)[0]
         except WireTimeout:
-            self._fail(Outcome.TIMEOUT, "half an answer")
+            self._fail(Outcome.TIMEOUT, "half an answer", fault.DEADLINE)
         except WireAbuse as abuse:
-            self._fail(Outcome.CRASHED, f"the candidate wrote nonsense to the judge's channel: {abuse}")
+            text = f"the candidate wrote nonsense to the judge's channel: {abuse}"
+            self._fail(Outcome.CRASHED, text, fault.NONSENSE)
         except WireClosed:
             self._fail_by_death()
         raise AssertionError("unreachable")
 
     def children(self) -> int:
         """Count the processes that the candidate has made and that still live, daemons included where it has a user."""
-        assert self.child is not None
+        if self.child is None:
+            return 0
         try:
             user = os.stat(f"/proc/{self.child.pid}").st_uid
             if user != os.getuid():
@@ -154,12 +171,15 @@ class RemoteCandidate:
         if start < self._watch_from or _sum_over_family(self.child.pid, _resident_bytes) < self.memory_bytes:
             return
         if _sum_over_family(self.child.pid, _proportional_bytes) > self.memory_bytes:
-            self._fail(Outcome.OUT_OF_MEMORY, f"more than {self.memory_bytes / 2**30:.1f} GiB of host memory")
+            text = f"more than {self.memory_bytes / 2**30:.1f} GiB of host memory"
+            self._fail(Outcome.OUT_OF_MEMORY, text, fault.HOST_MEMORY)
         self._watch_from = time.monotonic() + 10 * (time.monotonic() - start)  # shares of many forks take long to add
 
-    def _fail(self, outcome: Outcome, error: str) -> None:
+    def _fail(self, outcome: Outcome, error: str, word: str) -> None:
         self.close()
-        raise CandidateFailed(outcome, error)
+        self._lost = (outcome, error, word)
+        self.fault = self.fault or word
+        raise CandidateFailed(outcome, error, word)
 
     def _fail_by_death(self) -> None:
         assert self.child is not None
@@ -167,13 +187,27 @@ class RemoteCandidate:
         status = self.close()
         if status is None:
             raise InfrastructureFailure("A candidate process cannot be killed; the device may be sick.")
-        if not os.WIFSIGNALED(status):
-            code = os.waitstatus_to_exitcode(status)
-            raise CandidateFailed(Outcome.CRASHED, f"the process exited with code {code} instead of answering")
-        name = signal.Signals(os.WTERMSIG(status)).name
-        if name == "SIGKILL":
-            raise CandidateFailed(Outcome.OUT_OF_MEMORY, "killed by SIGKILL, most likely for the memory it held")
-        raise CandidateFailed(Outcome.CRASHED, f"the process died of {name}")
+        word = fault.of_status(status)
+        if word == "signal:SIGKILL":
+            text = "killed by SIGKILL, most likely for the memory it held"
+            self._fail(Outcome.OUT_OF_MEMORY, text, word)
+        kind, _, name = word.partition(":")
+        how = f"died of {name}" if kind == "signal" else f"exited with code {name} instead of answering"
+        self._fail(Outcome.CRASHED, f"the process {how}", word)
+
+    def _checked(self, reply: dict[str, Any]) -> dict[str, Any]:
+        """Return a reply that reports success, and raise `CandidateFailed` for any other."""
+        if reply.get("ok") is True:
+            return reply
+        outcome = _KINDS.get(str(reply.get("kind")), Outcome.RUNTIME_ERROR)
+        word = fault.claimed(reply.get("fault"))
+        text = claimed_text(reply.get("error"))
+        if word is not None and (named := fault.describe(word)):
+            text = f"{text.rstrip()}\n{named}"
+        self.fault = self.fault or word
+        if word is not None and fault.loses_context(word):
+            self._lost = (outcome, text, word)
+        raise CandidateFailed(outcome, text, word)
 
     def close(self) -> int | None:
         """End the process and all it made; return its wait status."""
@@ -198,14 +232,6 @@ class RemoteCandidate:
             while part := pipe.read(2**16):
                 if len(self.output) < MAX_OUTPUT_BYTES:
                     self.output += part[: MAX_OUTPUT_BYTES - len(self.output)]
-
-
-def _checked(reply: dict[str, Any]) -> dict[str, Any]:
-    """Return a reply that reports success, and raise `CandidateFailed` for any other."""
-    if reply.get("ok") is True:
-        return reply
-    outcome = _KINDS.get(str(reply.get("kind")), Outcome.RUNTIME_ERROR)
-    raise CandidateFailed(outcome, claimed_text(reply.get("error")))
 
 
 def claimed_text(value: object) -> str:

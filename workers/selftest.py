@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 import torch
 
+from workers import canary
 from workers.stopwatch import Stopwatch
 from workers.wire import Channel
 
@@ -94,5 +95,7 @@ def _on(stream: torch.cuda.Stream) -> None:
 
 
 def main(conn: int, device: str) -> None:
-    """Say what is wrong, in this fresh fork."""
-    Channel(socket.socket(fileno=conn)).send({"faults": find_faults(device)})
+    """Say what is wrong, in this fresh fork, and what the first canary finds."""
+    found = canary.examine(device)
+    faults = [] if found["complaint"] else find_faults(device)
+    Channel(socket.socket(fileno=conn)).send(found | {"faults": faults})

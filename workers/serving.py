@@ -26,7 +26,9 @@ def serve(channel: Channel, device: str, answer: Answer) -> None:
             job, _ = channel.receive(IDLE_S)
         except (WireClosed, WireTimeout):
             return
-        if "request" not in job:  # somebody only wants to know whether there is an answer
+        if "request" not in job:  # somebody only wants to know whether there is an answer, and a device that works
+            if device == "cuda":
+                torch.ones(1, device="cuda").item()
             channel.send({})
             continue
         reply, fit = answer(job)

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
@@ -73,10 +73,16 @@ def pack_inputs(values: Sequence[Any]) -> tuple[list[Any], list[Tensor], list[Te
 class Session:
     """One candidate process that has been given its source."""
 
-    def __init__(self, remote: RemoteCandidate, device: str, deadline_s: float, ends_at: float) -> None:
-        """Speak to `remote`; a request has `deadline_s`, and all of them end at `ends_at` (monotonic clock)."""
-        self.remote = remote
+    def __init__(self, take: Callable[[], RemoteCandidate], device: str, deadline_s: float, ends_at: float) -> None:
+        """Speak to a fresh process that `take` gives.
+
+        A request has `deadline_s`, and all of them end at `ends_at` (monotonic clock).
+        """
+        self.remote = take()
         self.device = device
+        self._take_remote = take
+        self._text = ""
+        self._fault: str | None = None
         self.longest_s = deadline_s
         self.ends_at = ends_at
         self._calls = 0
@@ -89,6 +95,26 @@ class Session:
         self.remote.close()
         for segment in (self._source, self._sink):
             _close(segment)
+
+    @property
+    def fault(self) -> str | None:
+        """The first fault of the process, or of one that it took the place of (`workers.fault`)."""
+        return self._fault or self.remote.fault
+
+    def renew(self, reference: Reference) -> None:
+        """Go on after a failure that decides nothing: if it cost the process its life or context, another takes over.
+
+        Raises:
+            CandidateFailed: the source cannot be loaded or built again.
+        """
+        if not self.remote.is_lost:
+            return
+        self._fault = self.fault
+        self.close()
+        self._source = self._sink = None
+        self.remote = self._take_remote()
+        self.load(self._text)
+        self.build(reference, reference.seed)
 
     @property
     def deadline_s(self) -> float:
@@ -117,6 +143,7 @@ class Session:
         Raises:
             CandidateFailed: it cannot be imported, or defines no `ModelNew`.
         """
+        self._text = source
         self._ask("load", {"source": source})
 
     def build(self, reference: Reference, seed: int) -> str:

@@ -18,6 +18,7 @@ from drkernel_q.queue import keys
 from drkernel_q.queue.app import queue_names
 from drkernel_q.queue.connection import broker_url, connect
 from drkernel_q.queue.registry import CARD_TTL_S, withdraw
+from drkernel_q.queue.turns import list_names
 from drkernel_q.settings import Settings
 from workers import linux, sandbox
 from workers.device import Device, find_device, lock_device
@@ -103,7 +104,7 @@ class Supervisor:
             self.stopping.wait(2.0**quick)
 
     def _start_celery(self) -> subprocess.Popen[bytes]:
-        queues = queue_names(socket.gethostname(), self.device.name, self.device.capabilities)
+        queues = list_names(queue_names(socket.gethostname(), self.device.name, self.device.capabilities))
         # Candidates run as users of their own; Celery's advice not to be root is for those who have none.
         command = [sys.executable, "-W", "ignore:You're running the worker", "-m", "celery", "--quiet"]
         command += ["-A", "workers.celery", "worker", "-P", "prefork", "-c", "1"]

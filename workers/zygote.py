@@ -75,7 +75,7 @@ class Zygote:
         return self.channel.receive(timeout_s)[0]
 
     def spawn(self, role: str, sock: socket.socket, output_fd: int) -> Child:
-        """Fork a `judge`, an `audit` or a `candidate` that speaks over `sock` and writes its output to `output_fd`."""
+        """Fork a process of a role (`workers.forkserver`) that speaks over `sock` and writes to `output_fd`."""
         self.channel.send({"op": "spawn", "role": role}, [sock.fileno(), output_fd])
         reply, fds = self.channel.receive(REAP_S)
         sock.close()

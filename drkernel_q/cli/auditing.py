@@ -13,9 +13,9 @@ from drkernel_q.cli.output import emit_json, emit_text, progress, say
 from drkernel_q.errors import BadInput, DrkqError
 from drkernel_q.local import join
 from drkernel_q.problem import Problem, find_problem, load_folder, load_suite, parse_override
-from drkernel_q.queue.app import BACKFILL
 from drkernel_q.queue.client import EvaluationQueue
 from drkernel_q.queue.handle import unwrap_audit
+from drkernel_q.request import Priority
 from drkernel_q.settings import Settings, load_settings
 
 
@@ -75,7 +75,7 @@ async def run(order: Order) -> int:
                 if problem.hash in audits:
                     _show(order, problem, audits[problem.hash], "   (stored)")
             requests = {each.id: each for each in _requests(order, audits)}
-            replies = queue.evaluate_many(requests.values(), device=device, priority=BACKFILL)
+            replies = queue.evaluate_many(requests.values(), device=device, priority=Priority.BACKFILL)
             async for reply in with_clock(replies, len(requests), tell, "auditing"):
                 problem = requests[reply.id].problem
                 try:

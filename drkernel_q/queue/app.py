@@ -18,12 +18,6 @@ CHECK = "drkq.check"
 AUDIT = "drkq.audit"
 TASKS = (EVALUATE, PROFILE, CHECK, AUDIT)
 
-#: Priorities that have a list of their own in Redis; 0 goes first.
-PRIORITY_STEPS = (0, 3, 6, 9)
-INTERACTIVE = 0
-TRAINING = 3
-BACKFILL = 9
-
 #: Largest `EvaluationRequest.deadline_s`.
 MAX_DEADLINE_S = 3600.0
 #: Between each limit and the next one outside it: time for the inner one to act.
@@ -122,8 +116,9 @@ def _transport_options(visibility_timeout_s: float) -> dict[str, object]:
         "unacked_restore_interval": 1,
         "unacked_restore_throttle": 1,
         "unacked_restore_limit": 100,
-        "priority_steps": list(PRIORITY_STEPS),
-        "queue_order_strategy": "priority",
+        # Priorities are lists of their own, whose order starves nobody; kombu's own priorities are strict.
+        "priority_steps": [0],
+        "queue_order_strategy": "drkernel_q.queue.turns:Turns",
         "socket_timeout": 15,
         "socket_connect_timeout": 5,
         "socket_keepalive": True,

@@ -1,41 +1,37 @@
 """EvaluationQueue: the asyncio client. Thousands of awaited requests cost a few connections and no thread."""
 
 import asyncio
-import time
 import uuid
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import suppress
-from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self
 
 from kombu.utils.url import maybe_sanitize_url
-from redis.exceptions import AuthenticationError, RedisError
+from redis.exceptions import AuthenticationError, OutOfMemoryError, RedisError
 
 from drkernel_q.audit import Audit, AuditRequest
-from drkernel_q.errors import Cancelled, DrkqError, InfrastructureFailure, NoBroker, NoWorker
+from drkernel_q.errors import Cancelled, DrkqError, InfrastructureFailure, NoBroker
 from drkernel_q.evaluation import Evaluation, EvaluationRequest, Reply
 from drkernel_q.queue import inbox, keys
-from drkernel_q.queue.app import AUDIT, EVALUATE, INTERACTIVE, celery_app
+from drkernel_q.queue.app import AUDIT, EVALUATE, celery_app
 from drkernel_q.queue.backoff import Backoff
 from drkernel_q.queue.connection import TRANSIENT, broker_url, connect_async
 from drkernel_q.queue.handle import Handle
 from drkernel_q.queue.inbox import Inbox
-from drkernel_q.queue.message import list_keys, message
+from drkernel_q.queue.message import Message, message
 from drkernel_q.queue.pending import Pending, PendingSet
 from drkernel_q.queue.publisher import Publisher
-from drkernel_q.queue.registry import WorkerCard, workers_async
-from drkernel_q.queue.routing import AUTO, check_device, route
+from drkernel_q.queue.registry import WorkerCard
+from drkernel_q.queue.routing import AUTO
+from drkernel_q.queue.turns import LANES
+from drkernel_q.queue.view import View
 from drkernel_q.queue.watch import Patience, Watch
-from drkernel_q.request import Request
+from drkernel_q.request import Priority, Request
 from drkernel_q.settings import Settings
-
-_T = TypeVar("_T")
 
 #: Messages in one list beyond which `submit` waits, so that a client cannot fill the broker.
 MAX_DEPTH = 2000
-#: How long a list of workers, or a depth beyond the limit, is believed.
-FRESH_S = 0.5
 #: Cancellations still unsent when the client closes get this long.
 CLOSE_S = 2.0
 
@@ -67,21 +63,23 @@ class EvaluationQueue:
         self._redis = connect_async(self._url)
         self._reader = connect_async(self._url, socket_timeout_s=inbox.SOCKET_TIMEOUT_S)
         self._pending = PendingSet()
-        self._publisher = Publisher(self._redis, self._pending, stream=self._stream, patience_s=patience.broker_s)
+        self._view = View(self._redis, patience)
+        self._publisher = Publisher(
+            self._redis, self._pending, self._view.depths, stream=self._stream, patience_s=patience.broker_s
+        )
         self._inbox = Inbox(self._reader, self._pending, stream=self._stream, patience_s=patience.broker_s)
         self._watch = Watch(
             self._redis,
             self._pending,
             reconnected=self._inbox.reconnected,
-            cards=self.workers,
+            cards=self._view.workers,
             republish=self._republish,
             abandon=self._abandon,
             patience=patience,
         )
+        self._lane = 0
         self._tasks: list[asyncio.Task[None]] = []
-        self._shared: dict[str, asyncio.Task[Any]] = {}
         self._broken: InfrastructureFailure | None = None
-        self._cards: tuple[float, list[WorkerCard]] = (float("-inf"), [])
 
     async def __aenter__(self) -> Self:
         """Connect.
@@ -114,7 +112,7 @@ class EvaluationQueue:
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 await self._publisher.drain()
-        await _end([*self._tasks, *self._shared.values()])
+        await _end([*self._tasks, *self._view.tasks])
         with suppress(RedisError, TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 await self._redis.delete(self._stream)
@@ -126,12 +124,12 @@ class EvaluationQueue:
         *,
         device: str = AUTO,
         task: str | None = None,
-        priority: int = INTERACTIVE,
+        priority: Priority | None = None,
     ) -> Handle:
         """Send a request, once the broker has it; waits while its queue is full.
 
-        The task is the one that the request is made for, unless it is named. A request whose id is already pending
-        here is not sent again.
+        Task and priority are those that the request is made for, unless they are named. A request whose id is already
+        pending here is not sent again.
 
         Raises:
             NoDevice: `device` names no device.
@@ -143,12 +141,12 @@ class EvaluationQueue:
         pending = self._pending.get(request.id)
         if pending is None:
             task = task or (AUDIT if isinstance(request, AuditRequest) else EVALUATE)
-            queue = await self._route(device)
-            request = request.model_copy(update={"reply_to": self._stream})
-            text = message(self._app, task, request, queue=queue, priority=priority)
-            await self._room(text.key)
+            queue = await self._view.route(device)
+            request = request.model_copy(update={"reply_to": self._stream, "priority": priority or request.priority})
+            text = self._message(task, request, queue)
+            await self._view.room(text.key, self._max_depth)
             future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-            pending = Pending(request, task, queue, priority, text, future)
+            pending = Pending(request, task, queue, text, future)
             self._pending.add(pending)
             try:
                 await asyncio.shield(self._publisher.publish(pending))
@@ -165,7 +163,7 @@ class EvaluationQueue:
         *,
         device: str = AUTO,
         task: str | None = None,
-        priority: int = INTERACTIVE,
+        priority: Priority | None = None,
         timeout_s: float | None = None,
     ) -> Evaluation:
         """Submit a request and wait for its evaluation.
@@ -180,7 +178,12 @@ class EvaluationQueue:
         return await handle.evaluation(timeout_s)
 
     async def audit(
-        self, request: AuditRequest, *, device: str = AUTO, priority: int = INTERACTIVE, timeout_s: float | None = None
+        self,
+        request: AuditRequest,
+        *,
+        device: str = AUTO,
+        priority: Priority | None = None,
+        timeout_s: float | None = None,
     ) -> Audit:
         """Submit a request for an audit and wait for it; raises what `evaluate` raises, except for BadProblem."""
         handle = await self.submit(request, device=device, priority=priority)
@@ -193,7 +196,7 @@ class EvaluationQueue:
         in_flight: int = 64,
         device: str = AUTO,
         task: str | None = None,
-        priority: int = INTERACTIVE,
+        priority: Priority | None = None,
     ) -> AsyncGenerator[Reply]:
         """Yield replies as they come, to evaluations or audits, with at most `in_flight` requests on their way.
 
@@ -220,20 +223,16 @@ class EvaluationQueue:
 
     async def workers(self) -> Sequence[WorkerCard]:
         """List the live workers, as of half a second ago at most."""
-        read_at, cards = self._cards
-        if time.monotonic() - read_at < FRESH_S:
-            return cards
-        return await self._share("workers", self._read_cards)
+        return await self._view.workers()
 
     async def device_kinds(self, device: str = AUTO) -> frozenset[str]:
         """Kinds of the devices that a request for `device` may come to; raises what `submit` raises."""
-        queue = await self._route(device)
-        return frozenset(card.device_kind for card in await self.workers() if queue in card.queues)
+        cards = await self._view.serving(await self._view.route(device))
+        return frozenset(card.device_kind for card in cards)
 
     async def depth(self, queue: str) -> int:
         """Count the messages that wait in a queue, over all priorities."""
-        lists = [await self._share(key, partial(self._read_depth, key)) for key in list_keys(queue)]
-        return sum(lists)
+        return await self._view.depth(queue)
 
     async def _connect(self) -> None:
         backoff = Backoff()
@@ -241,6 +240,8 @@ class EvaluationQueue:
         while True:
             try:
                 await self._redis.ping()
+                with suppress(OutOfMemoryError):  # then it shares the first lane
+                    self._lane = int(await self._redis.incr(keys.CLIENTS)) % LANES
             except AuthenticationError as error:
                 raise NoBroker(f"The broker at {where} refuses the password: {error}.") from error
             except TRANSIENT as error:
@@ -256,56 +257,12 @@ class EvaluationQueue:
         await self._reader.aclose()
         await self._redis.aclose()
 
-    async def _route(self, device: str) -> str:
-        """Find the queue, and wait a little for a worker that is just starting."""
-        check_device(device)
-        give_up_at = time.monotonic() + self._patience.worker_s
-        while (queue := route(await self.workers(), device)) is None:
-            if time.monotonic() >= give_up_at:
-                raise NoWorker(f"No worker serves the device `{device}`; start one with `drkq worker`.")
-            await asyncio.sleep(FRESH_S)
-        return queue
-
-    async def _room(self, key: str) -> None:
-        """Wait while the list has `max_depth` messages; every push tells how long it has become."""
-        while self._publisher.depths.get(key, 0) >= self._max_depth:
-            if await self._share(key, partial(self._read_depth, key)) >= self._max_depth:
-                await asyncio.sleep(FRESH_S)
-
-    async def _read_cards(self) -> list[WorkerCard]:
-        cards = await workers_async(self._redis)
-        self._cards = (time.monotonic(), cards)
-        return cards
-
-    async def _read_depth(self, key: str) -> int:
-        length = int(await self._redis.llen(key))
-        self._publisher.depths[key] = length
-        return length
-
-    async def _share(self, name: str, read: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
-        """Read once for everybody who asks meanwhile; whoever is cancelled leaves the read to the others."""
-        task = self._shared.get(name)
-        if task is None or task.done():
-            task = self._shared[name] = asyncio.create_task(self._patiently(read))
-        return cast("_T", await asyncio.shield(task))
-
-    async def _patiently(self, read: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
-        backoff = Backoff()
-        while True:
-            try:
-                return await read()
-            except TRANSIENT as error:
-                if backoff.failing_s > self._patience.broker_s:
-                    raise NoBroker(f"The broker does not answer: {error}") from error
-                await backoff.sleep()
-            except RedisError as error:
-                raise NoBroker(f"The broker refuses a read: {error}") from error
+    def _message(self, task: str, request: Request, queue: str) -> Message:
+        return message(self._app, task, request, queue=queue, lane=self._lane)
 
     def _republish(self, pending: Pending) -> None:
         """Send a lost message again, as a new one: kombu tells messages apart by their tag."""
-        pending.message = message(
-            self._app, pending.task, pending.request, queue=pending.queue, priority=pending.priority
-        )
+        pending.message = self._message(pending.task, pending.request, pending.queue)
         self._publisher.publish(pending)
 
     def _cancel(self, pending: Pending) -> None:

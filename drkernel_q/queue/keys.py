@@ -12,6 +12,8 @@ RESULTS_DEAD = "drkq:results:dead"
 
 #: Set of the ids of workers that announced themselves; an id without its `worker` key has gone.
 WORKERS = "drkq:workers"
+#: Counter of the clients that connected.
+CLIENTS = "drkq:clients"
 
 
 def reply_stream(client_id: str) -> str:

@@ -6,7 +6,6 @@ change with a release: `tests/queue/test_queue_message.py` compares it with what
 
 import base64
 import uuid
-from bisect import bisect
 from typing import NamedTuple
 
 from celery import Celery
@@ -14,11 +13,9 @@ from kombu.serialization import dumps
 from kombu.utils.json import dumps as dump_json
 
 from drkernel_q.queue import keys
-from drkernel_q.queue.app import PRIORITY_STEPS, limits
-from drkernel_q.request import Request
-
-#: What kombu puts between a queue's name and its priority; priority 0 has no suffix.
-PRIORITY_SEPARATOR = "\x06\x16"
+from drkernel_q.queue.app import limits
+from drkernel_q.queue.turns import list_name, list_names
+from drkernel_q.request import Priority, Request
 
 
 class Message(NamedTuple):
@@ -28,19 +25,19 @@ class Message(NamedTuple):
     text: str
 
 
-def list_key(queue: str, priority: int) -> str:
-    """Redis list of a queue's messages of one priority."""
-    step = PRIORITY_STEPS[bisect(PRIORITY_STEPS, priority) - 1]
-    return f"{keys.PREFIX}{queue}{PRIORITY_SEPARATOR}{step}" if step else f"{keys.PREFIX}{queue}"
+def list_key(queue: str, priority: Priority, lane: int) -> str:
+    """Redis list of a queue's messages of one priority and lane."""
+    return keys.PREFIX + list_name(queue, priority, lane)
 
 
 def list_keys(queue: str) -> list[str]:
     """All Redis lists of a queue."""
-    return [list_key(queue, step) for step in PRIORITY_STEPS]
+    return [keys.PREFIX + name for name in list_names([queue])]
 
 
-def message(app: Celery, task: str, request: Request, *, queue: str, priority: int) -> Message:
+def message(app: Celery, task: str, request: Request, *, queue: str, lane: int) -> Message:
     """Write the message that makes a worker of `queue` run `task` on the request."""
+    name = list_name(queue, request.priority, lane)
     limit = limits(request.deadline_s)
     task_message = app.amqp.as_task_v2(
         request.id,
@@ -62,10 +59,10 @@ def message(app: Celery, task: str, request: Request, *, queue: str, priority: i
         "properties": {
             **task_message.properties,
             "delivery_mode": 2,
-            "delivery_info": {"exchange": "", "routing_key": queue},
-            "priority": priority,
+            "delivery_info": {"exchange": "", "routing_key": name},
+            "priority": 0,
             "body_encoding": "base64",
             "delivery_tag": str(uuid.uuid4()),
         },
     }
-    return Message(list_key(queue, priority), dump_json(envelope))  # type: ignore[no-untyped-call]
+    return Message(keys.PREFIX + name, dump_json(envelope))  # type: ignore[no-untyped-call]

@@ -21,7 +21,6 @@ class Pending:
     request: Request
     task: str
     queue: str
-    priority: int
     message: Message
     future: asyncio.Future[Reply]
     waiters: int = 0

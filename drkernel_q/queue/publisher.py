@@ -62,16 +62,20 @@ class _Batch:
 class Publisher:
     """Sends messages and cancellations in the order in which they were given."""
 
-    def __init__(self, redis: aioredis.Redis, pending: PendingSet, *, stream: str, patience_s: float) -> None:
-        """Send through `redis`; give up on a message when the broker has been away for `patience_s`."""
+    def __init__(
+        self, redis: aioredis.Redis, pending: PendingSet, depths: dict[str, int], *, stream: str, patience_s: float
+    ) -> None:
+        """Send through `redis`; give up on a message when the broker has been away for `patience_s`.
+
+        How many messages a list has after a push, by its key, is noted in `depths`.
+        """
         self._redis = redis
         self._pending = pending
         self._stream = stream
         self._patience_s = patience_s
         self._inbox: asyncio.Queue[Publishing | str] = asyncio.Queue()
         self._cancel = redis.register_script(_CANCEL)
-        self.depths: dict[str, int] = {}
-        """By list key, how many messages it had when last looked at."""
+        self._depths = depths
 
     def publish(self, pending: Pending) -> asyncio.Future[None]:
         """Send the message; the future is done when the broker has it."""
@@ -135,7 +139,7 @@ class Publisher:
             pipe.lpush(key, *texts)
         if by_key:
             answers = await pipe.execute()
-            self.depths.update(zip(by_key, answers[-len(by_key) :], strict=True))
+            self._depths.update(zip(by_key, answers[-len(by_key) :], strict=True))
         for request_id in batch.cancelled:
             await self._cancel(
                 keys=[keys.waiters(request_id), keys.cancel(request_id)], args=[self._stream, MARK_TTL_S]

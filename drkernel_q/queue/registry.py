@@ -43,13 +43,15 @@ class WorkerCard(Value):
     capabilities: tuple[str, ...] = ()
     """Such as `sm_90`."""
     queues: tuple[str, ...]
-    """The queues it takes from (`drkernel_q.queue.app.queue_names`)."""
+    """The queues it takes from (`drkernel_q.queue.app.queue_names`); none while it is quarantined."""
     pid: int
     versions: dict[str, str] = Field(default_factory=dict)
     """Versions of what decides results: drkq, torch, triton, driver, python."""
     isolation: tuple[str, ...] = ()
     """Sandbox measures that are active for candidates."""
     state: WorkerState = WorkerState.IDLE
+    reason: str | None = None
+    """Why it is quarantined."""
     request_id: str | None = None
     """The request it is working on."""
     started_at: str
@@ -73,7 +75,8 @@ def announce(redis: Redis, card: WorkerCard, *, ttl_s: float = CARD_TTL_S) -> No
     pipe = redis.pipeline(transaction=True)
     pipe.set(keys.worker(card.id), card.model_dump_json(), px=int(ttl_s * 1000))
     pipe.sadd(keys.WORKERS, card.id)
-    pipe.delete(*(keys.loss(queue) for queue in card.queues))
+    if card.queues:
+        pipe.delete(*(keys.loss(queue) for queue in card.queues))
     pipe.execute()
 
 

@@ -39,5 +39,5 @@ def route(cards: Sequence[WorkerCard], device: str) -> str | None:
 
 
 def serves(cards: Sequence[WorkerCard], queue: str) -> bool:
-    """Whether a live worker takes from the queue, or will again when its device is well."""
+    """Whether a live worker takes from the queue."""
     return any(queue in card.queues for card in cards)

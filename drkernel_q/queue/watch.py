@@ -15,7 +15,6 @@ from redis.exceptions import RedisError
 
 from drkernel_q.errors import DrkqError, NoWorker
 from drkernel_q.queue import keys
-from drkernel_q.queue.message import list_keys
 from drkernel_q.queue.pending import Pending, PendingSet
 from drkernel_q.queue.registry import WorkerCard
 from drkernel_q.queue.routing import serves
@@ -120,14 +119,13 @@ class Watch:
 
     async def _find_lost(self, waiting: list[Pending]) -> None:
         """Send again what is in no list: popped by a worker that died, or gone with the broker's memory."""
-        empty: dict[str, bool] = {}
+        lists = sorted({pending.message.key for pending in waiting})
+        pipe = self._redis.pipeline(transaction=False)
+        for key in lists:
+            pipe.llen(key)
+        depths = dict(zip(lists, await pipe.execute(), strict=True))
         for pending in waiting:
-            if pending.queue not in empty:
-                pipe = self._redis.pipeline(transaction=False)
-                for key in list_keys(pending.queue):
-                    pipe.llen(key)
-                empty[pending.queue] = not any(await pipe.execute())
-            gone = empty[pending.queue] or self._pending.overtaken(pending)
+            gone = not depths[pending.message.key] or self._pending.overtaken(pending)
             if gone and time.monotonic() - pending.published_at >= self._patience.lost_s:
                 self._send_again(pending)
 

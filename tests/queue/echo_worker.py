@@ -32,6 +32,7 @@ from drkernel_q.queue.app import EVALUATE, celery_app, queue_names
 from drkernel_q.queue.connection import connect
 from drkernel_q.queue.ledger import Claim, ClaimState, Ledger
 from drkernel_q.queue.registry import WorkerCard, announce
+from drkernel_q.queue.turns import list_names
 
 #: List to which every start of the task is pushed, as `<request id> <attempt>`.
 STARTS = "drkq:test:starts"
@@ -66,8 +67,8 @@ def main() -> None:
     worker_process_init.connect(lambda **_: tie(), weak=False)
     # fmt: off
     app.worker_main(
-        ["worker", "-P", "prefork", "-c", "1", "-Q", ",".join(queues), "-n", f"{name}@%h", "--without-gossip",
-         "--without-mingle", "-l", "INFO"]
+        ["worker", "-P", "prefork", "-c", "1", "-Q", ",".join(list_names(queues)), "-n", f"{name}@%h",
+         "--without-gossip", "--without-mingle", "-l", "INFO"]
     )
     # fmt: on
 

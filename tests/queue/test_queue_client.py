@@ -20,11 +20,12 @@ from drkernel_q.errors import (
 )
 from drkernel_q.evaluation import EvaluationRequest
 from drkernel_q.queue import keys
-from drkernel_q.queue.app import BACKFILL, INTERACTIVE, TRAINING, queue_names
+from drkernel_q.queue.app import queue_names
 from drkernel_q.queue.client import EvaluationQueue
 from drkernel_q.queue.handle import Handle
 from drkernel_q.queue.registry import give_up, withdraw
 from drkernel_q.queue.watch import Patience
+from drkernel_q.request import Priority
 from drkernel_q.settings import Settings
 from tests.queue.conftest import Broker, StartWorker, kill_tree, own_broker, wait_until
 from tests.queue.echo_worker import STARTS
@@ -164,15 +165,15 @@ async def test_timeout_leaves_the_request_alone(service: Broker) -> None:
 async def test_priorities_go_first(service: Broker) -> None:
     async with EvaluationQueue(service.url) as queue:
         blocker = await queue.submit(echo_request(sleep=0.5))
-        orders = [(BACKFILL, "c"), (TRAINING, "b"), (INTERACTIVE, "a"), (TRAINING, "b"), (INTERACTIVE, "a")]
         handles: dict[str, str] = {}
-        for priority, name in orders:
-            handles[(await queue.submit(echo_request(name), priority=priority)).id] = name
-        last = await queue.submit(echo_request(), priority=BACKFILL)
+        for priority in [*reversed(Priority), *reversed(Priority)]:
+            request = echo_request().model_copy(update={"priority": priority})
+            handles[(await queue.submit(request)).id] = priority.value
+        last = await queue.submit(echo_request(), priority=Priority.BACKFILL)
         await blocker
         await last
     started = [handles[request_id] for request_id in _starts(service) if request_id in handles]
-    assert started == ["a", "a", "b", "b", "c"]
+    assert started == [name for name in Priority for _ in range(2)]
 
 
 async def test_evaluate_many_bounds_what_is_in_flight(service: Broker) -> None:

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from drkernel_q.queue.app import EVALUATE, celery_app, limits
-from drkernel_q.queue.message import list_key, message
+from drkernel_q.queue.message import list_key, list_keys, message
+from drkernel_q.queue.turns import LANES, list_name
+from drkernel_q.request import Priority
 from tests.queue.conftest import Broker
 from tests.queue.requests import echo_request
 
@@ -20,18 +22,16 @@ def _decoded(text: str) -> dict[str, Any]:
     return document
 
 
-@pytest.mark.parametrize("priority", [0, 1, 3, 5, 9])
-def test_our_message_is_what_kombu_publishes(broker: Broker, priority: int) -> None:
+def test_our_message_is_what_kombu_publishes(broker: Broker) -> None:
     app = celery_app(broker.url)
-    request = echo_request("x", deadline_s=100)
+    request = echo_request("x", deadline_s=100).model_copy(update={"priority": Priority.TRAINING})
     limit = limits(100)
     with app.connection_for_write() as connection:
         app.send_task(
             EVALUATE,
             args=(request.model_dump(mode="json", round_trip=True),),
             task_id=request.id,
-            queue="eval.cpu",
-            priority=priority,
+            queue=list_name("eval.cpu", Priority.TRAINING, 3),
             soft_time_limit=limit.soft_s,
             time_limit=limit.hard_s,
             ignore_result=True,
@@ -39,7 +39,7 @@ def test_our_message_is_what_kombu_publishes(broker: Broker, priority: int) -> N
             kwargsrepr="{}",
             connection=connection,
         )
-    ours = message(app, EVALUATE, request, queue="eval.cpu", priority=priority)
+    ours = message(app, EVALUATE, request, queue="eval.cpu", lane=3)
     with broker.client() as client:
         text = client.rpop(ours.key)
     assert isinstance(text, str), "kombu pushed on another list"
@@ -55,7 +55,7 @@ def test_our_message_is_what_kombu_publishes(broker: Broker, priority: int) -> N
     assert mine == theirs
 
 
-def test_priorities_between_the_steps_share_a_list() -> None:
-    assert list_key("eval.cpu", 0) == "drkq:eval.cpu" == list_key("eval.cpu", 2)
-    assert list_key("eval.cpu", 3) == list_key("eval.cpu", 5) == "drkq:eval.cpu\x06\x163"
-    assert list_key("eval.cpu", 9) == "drkq:eval.cpu\x06\x169"
+def test_every_list_of_a_queue_is_named() -> None:
+    names = [list_key("eval.cpu", priority, lane) for priority in Priority for lane in range(LANES)]
+    assert list_keys("eval.cpu") == names
+    assert names[0] == "drkq:eval.cpu/interactive/0"

@@ -12,9 +12,10 @@ from drkernel_q.evaluation import Failure
 from drkernel_q.settings import Settings
 from tests.judging import builtin
 from tests.values import a_request
-from workers import evaluator
+from workers import family
 from workers.device import find_device
 from workers.evaluator import Evaluator
+from workers.family import Family
 from workers.selftest import find_faults
 from workers.stopwatch import Stopwatch
 
@@ -51,8 +52,8 @@ class Liar:
 
 @pytest.mark.slow
 def test_nothing_is_judged_where_the_stopwatch_lies(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(evaluator, "_Process", Liar)
-    monkeypatch.setattr(Evaluator, "_end", lambda *_: None)
+    monkeypatch.setattr(family, "Process", Liar)
+    monkeypatch.setattr(Family, "end", lambda *_: None)
     worker = Evaluator(Settings(cache_dir=tmp_path), find_device("cpu"), "here")
     with pytest.raises(UnreliableClock, match="On cpu work in a CUDA graph of 5 ms is timed"):
         worker.wait_ready()
