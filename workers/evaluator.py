@@ -156,6 +156,8 @@ class Evaluator:
         facts = heard if failure is not None else answer.get("evaluation", {})  # type: ignore[union-attr]
         word: str | None = facts.get("fault")
         suspicion = self.health.suspicion(word, failure)
+        if not self.versions:
+            suspicion = suspicion or "a process could not be ended"
         if suspicion is None:
             return answer
         to_blame = self.health.is_to_blame(word)

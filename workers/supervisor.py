@@ -9,15 +9,25 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from redis import Redis, RedisError
 
-from drkernel_q.errors import BadSettings, MissingExtra, NoWorker
+from drkernel_q import quarantine
+from drkernel_q.errors import BadSettings, DeviceQuarantined, MissingExtra, NoWorker
 from drkernel_q.local.process import tether
 from drkernel_q.queue import keys
 from drkernel_q.queue.app import queue_names
 from drkernel_q.queue.connection import broker_url, connect
-from drkernel_q.queue.registry import CARD_TTL_S, withdraw
+from drkernel_q.queue.registry import (
+    CARD_TTL_S,
+    WorkerCard,
+    WorkerState,
+    announce,
+    give_up,
+    withdraw,
+    workers,
+)
 from drkernel_q.queue.turns import list_names
 from drkernel_q.settings import Settings
 from workers import linux, sandbox
@@ -37,6 +47,7 @@ class Supervisor:
 
         Raises:
             NoDevice, DeviceBusy: it cannot be had.
+            DeviceQuarantined: it is out of service.
             MissingExtra: torch or triton is not installed.
         """
         for package in ("torch", "triton"):
@@ -44,11 +55,16 @@ class Supervisor:
                 raise MissingExtra(f"A worker needs {package}; add it with `pip install 'drkq[worker]'`.")
         self.settings = settings
         self.device: Device = find_device(device_name)
+        if (found := self._quarantine()) is not None:
+            since = f"{self.device.name} ({found.identity}) is quarantined since {found.since}"
+            raise DeviceQuarantined(f"{since}: {found.reason} {found.remedy}")
         self.lock = lock_device(self.device, settings.lock_dir)
         self.say = say
         self.id = f"{socket.gethostname()}-{self.device.name}-{os.getpid()}"
         self.stopping = threading.Event()
         self.child: subprocess.Popen[bytes] | None = None
+        self.resting: WorkerCard | None = None
+        """What is shown while the device is out of service."""
 
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT; then finish the evaluation at hand, and leave.
@@ -67,7 +83,7 @@ class Supervisor:
         card_keeper.start()
         self.say(f"worker on {self.device.name} ({self.device.device_name})")
         try:
-            self._keep_celery()
+            self._keep_celery(redis)
         finally:
             self.stopping.set()
             withdraw(redis, self.id)
@@ -86,9 +102,13 @@ class Supervisor:
             self.child.send_signal(signal.SIGQUIT if self.stopping.is_set() else signal.SIGTERM)
         self.stopping.set()
 
-    def _keep_celery(self) -> None:
+    def _keep_celery(self, redis: Redis) -> None:
         quick = 0
         while not self.stopping.is_set():
+            if (found := self._quarantine()) is not None:
+                self._rest(redis, found)
+                quick = 0
+                continue
             started = time.monotonic()
             self.child = self._start_celery()
             while self.child.poll() is None:
@@ -103,8 +123,47 @@ class Supervisor:
                 )
             self.stopping.wait(2.0**quick)
 
+    def _quarantine(self) -> quarantine.Quarantine | None:
+        return quarantine.find(self.settings.state_dir, self.device.identity)
+
+    def _rest(self, redis: Redis, found: quarantine.Quarantine) -> None:
+        """Take nothing, and say why, until somebody puts the device back into service."""
+        text = f"{self.device.name} of {found.host} is quarantined since {found.since}: {found.reason}"
+        self.say(f"{text} {found.remedy}")
+        self.resting = self._resting_card(found)
+        with suppress(RedisError):  # the card comes up when the broker does
+            announce(redis, self.resting)
+            served = {queue for card in workers(redis) for queue in card.queues}
+            give_up(redis, set(self._queues()) - served, text)
+        while not self.stopping.is_set() and self._quarantine() is not None:
+            self.stopping.wait(_POLL_S)
+        self.resting = None
+        with suppress(RedisError):
+            withdraw(redis, self.id)
+        if not self.stopping.is_set():
+            self.say(f"{self.device.name} is back in service")
+
+    def _resting_card(self, found: quarantine.Quarantine) -> WorkerCard:
+        return WorkerCard(
+            id=self.id,
+            host=socket.gethostname(),
+            device=self.device.name,
+            device_name=self.device.device_name,
+            device_kind=self.device.device_kind,
+            capabilities=self.device.capabilities,
+            queues=(),
+            pid=os.getpid(),
+            state=WorkerState.QUARANTINED,
+            reason=found.reason,
+            started_at=found.since,
+            last_progress=found.since,
+        )
+
+    def _queues(self) -> tuple[str, ...]:
+        return queue_names(socket.gethostname(), self.device.name, self.device.capabilities)
+
     def _start_celery(self) -> subprocess.Popen[bytes]:
-        queues = list_names(queue_names(socket.gethostname(), self.device.name, self.device.capabilities))
+        queues = list_names(self._queues())
         # Candidates run as users of their own; Celery's advice not to be root is for those who have none.
         command = [sys.executable, "-W", "ignore:You're running the worker", "-m", "celery", "--quiet"]
         command += ["-A", "workers.celery", "worker", "-P", "prefork", "-c", "1"]
@@ -131,6 +190,10 @@ class Supervisor:
         seen: str | None = None
         while not self.stopping.wait(CARD_TTL_S / 3):
             try:
+                if self.resting is not None:
+                    announce(redis, self.resting)
+                    seen = None
+                    continue
                 current = redis.get(key)
                 if isinstance(current, str):
                     seen = current

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from drkernel_q import __version__
 from drkernel_q.audit import Audit, AuditRequest
-from drkernel_q.errors import UnreliableClock
+from drkernel_q.errors import DeviceQuarantined, UnreliableClock
 from drkernel_q.evaluation import EvaluationRequest, Failure, Reply, Stage
 from drkernel_q.queue.app import AUDIT, CHECK, LEASE_S, PROFILE, TASKS, queue_names
 from drkernel_q.queue.connection import connect
@@ -60,9 +60,14 @@ class Worker:
             with self._ready:
                 self.evaluator.wait_ready()
             announce(redis, self._card(WorkerState.IDLE, None))
-        except (WireClosed, WireTimeout, UnreliableClock) as error:
-            log.error("the process that forks judges did not start: %s", error)
-            os.kill(os.getppid(), signal.SIGTERM)  # Celery ends, and the supervisor decides about another start
+        except (WireClosed, WireTimeout, UnreliableClock, DeviceQuarantined) as error:
+            log.error("nothing can be judged here: %s", error)
+            _leave()
+
+    @property
+    def _is_lost(self) -> bool:
+        """Whether nothing can be judged here any more: the device is quarantined, or no zygote starts."""
+        return self.evaluator.quarantine is not None or not self.evaluator.versions
 
     def _card(self, state: WorkerState, request_id: str | None) -> WorkerCard:
         return WorkerCard(
@@ -90,12 +95,18 @@ class Worker:
         except ValidationError as error:
             log.error("a request that is none: %s", error)
             raise Reject(str(error), requeue=False) from error
+        if self.evaluator.quarantine is not None:
+            raise Reject("the device is quarantined", requeue=True)
         claim = self.ledger.claim(request.id, self.id)
         if not claim.wants_reply:
             log.info("%s is %s", request.id, claim.state.value)
             return
         with self._hold(claim), self._ready, self._busy(request.id):
             result = self._result(claim, task, request)
+        if isinstance(result, Failure) and self._is_lost:
+            _leave()
+            if result.kind == "infrastructure" and self.ledger.release(claim):
+                raise Reject(result.message, requeue=True)  # for a worker whose device is well
         if not self._finish(claim, request, result):
             log.warning("%s was taken over by another worker", request.id)
 
@@ -132,7 +143,7 @@ class Worker:
         try:
             yield
         finally:
-            announce(self.redis, self._card(WorkerState.IDLE, None))
+            announce(self.redis, self._card(WorkerState.DRAINING if self._is_lost else WorkerState.IDLE, None))
 
     @contextmanager
     def _hold(self, claim: Claim) -> Iterator[None]:
@@ -166,6 +177,11 @@ def make_worker(settings: Settings) -> Worker:
     """Make the worker of this process from what its supervisor left in the settings."""
     device = find_device(settings.device)
     return Worker(settings, device, settings.worker_id or f"{socket.gethostname()}-{device.name}")
+
+
+def _leave() -> None:
+    """Let Celery take nothing new and end; the supervisor decides about another start."""
+    os.kill(os.getppid(), signal.SIGTERM)
 
 
 def _now() -> str:

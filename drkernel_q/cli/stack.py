@@ -79,6 +79,9 @@ def status(as_json: bool) -> None:
             ("worker", "host", "state", "evaluation", "since", "versions"),
             [_row(card) for card in found["workers"]],
         )
+    for line in _out_of_service(found):
+        emit_text("")
+        emit_text(line)
 
 
 def describe(settings: "Settings") -> dict[str, Any]:
@@ -87,6 +90,7 @@ def describe(settings: "Settings") -> dict[str, Any]:
     Raises:
         NoBroker: a broker is named, and does not answer.
     """
+    from drkernel_q import quarantine
     from drkernel_q.store import engine
 
     stack = running_stack(settings)
@@ -97,6 +101,9 @@ def describe(settings: "Settings") -> dict[str, Any]:
         "broker": _public_broker(settings, stack),
         "stack": stack.model_dump(mode="json", exclude={"url"}) if stack else None,
         "workers": [card.model_dump(mode="json") for card in cards],
+        "quarantined": [
+            each.model_dump(mode="json") | {"remedy": each.remedy} for each in quarantine.find_all(settings.state_dir)
+        ],
         "waiting": _waiting(url, cards) if url else {},
         "store": str(engine.sqlite_file(store) or engine.public(store)),
     }
@@ -158,6 +165,21 @@ def _waiting(url: str, cards: "list[WorkerCard]") -> dict[str, int]:
     queues = sorted({*_IDLE_QUEUES, *(queue for card in cards for queue in card.queues)})
     with connect(url, retries=0) as redis:
         return {queue: sum(int(redis.llen(key)) for key in list_keys(queue)) for queue in queues}
+
+
+def _out_of_service(found: dict[str, Any]) -> list[str]:
+    """Say of each quarantined device why, those of this machine with the remedy."""
+    here = [
+        f"{each['device']} of {each['host']} is quarantined since {each['since']}: {each['reason']} {each['remedy']}"
+        for each in found["quarantined"]
+    ]
+    known = {(each["device"], each["host"]) for each in found["quarantined"]}
+    elsewhere = [
+        f"{card['device']} of {card['host']} is quarantined since {card['started_at']}: {card['reason']}"
+        for card in found["workers"]
+        if card["state"] == "quarantined" and (card["device"], card["host"]) not in known
+    ]
+    return here + elsewhere
 
 
 def _row(card: dict[str, Any]) -> tuple[object, ...]:

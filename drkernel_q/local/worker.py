@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from drkernel_q.errors import DeviceBusy, DrkqError, NoWorker
+from drkernel_q.errors import DeviceBusy, DeviceQuarantined, DrkqError, NoWorker
 from drkernel_q.local.process import tether
 from drkernel_q.settings import Settings
 
@@ -22,7 +22,7 @@ RESTART_S = 0.5
 STOP_S = 5.0
 
 #: Settings that a worker takes from the command that started the stack, flags included.
-_PASSED_ON = ("sandbox", "candidate_memory_bytes", "candidate_uid", "cache_dir", "lock_dir", "debug")
+_PASSED_ON = ("sandbox", "candidate_memory_bytes", "candidate_uid", "cache_dir", "state_dir", "lock_dir", "debug")
 
 
 def worker_environment(settings: Settings, broker_url: str) -> dict[str, str]:
@@ -94,6 +94,8 @@ class WorkerProcess:
         said = lines[-1].removeprefix("drkq: ") if lines else "it said nothing"
         if "is held by" in said:
             return DeviceBusy(said)
+        if "is quarantined" in said:
+            return DeviceQuarantined(said)
         return NoWorker(f"The worker on {self.device} ended: {said} (log: {self._log})")
 
     async def stop(self) -> None:

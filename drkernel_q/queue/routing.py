@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from drkernel_q.errors import NoDevice
 from drkernel_q.queue.app import direct_queue, eval_queue
-from drkernel_q.queue.registry import WorkerCard
+from drkernel_q.queue.registry import WorkerCard, WorkerState
 
 AUTO = "auto"
 _DEVICE = re.compile(r"auto|cpu(:\d+)?|cuda(:\d+)?")
@@ -36,6 +36,16 @@ def route(cards: Sequence[WorkerCard], device: str) -> str | None:
     here = socket.gethostname()
     matching = sorted((card.host != here, card.host) for card in able if card.device == device)
     return direct_queue(matching[0][1], device) if matching else None
+
+
+def why_not(cards: Sequence[WorkerCard], device: str) -> str:
+    """Say why no live worker serves a device."""
+    kind, _, number = device.partition(":")
+    for card in cards:
+        meant = card.device == device if number else kind in {AUTO, card.kind}
+        if meant and card.state is WorkerState.QUARANTINED:
+            return f"{card.device} of {card.host} is quarantined since {card.started_at}: {card.reason}"
+    return f"No worker serves the device `{device}`; start one with `drkq worker`."
 
 
 def serves(cards: Sequence[WorkerCard], queue: str) -> bool:

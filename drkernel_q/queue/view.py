@@ -13,7 +13,7 @@ from drkernel_q.queue.backoff import Backoff
 from drkernel_q.queue.connection import TRANSIENT
 from drkernel_q.queue.message import list_keys
 from drkernel_q.queue.registry import WorkerCard, workers_async
-from drkernel_q.queue.routing import check_device, route
+from drkernel_q.queue.routing import check_device, route, why_not
 from drkernel_q.queue.watch import Patience
 
 _T = TypeVar("_T")
@@ -62,7 +62,7 @@ class View:
         give_up_at = time.monotonic() + self._patience.worker_s
         while (queue := route(await self.workers(), device)) is None:
             if time.monotonic() >= give_up_at:
-                raise NoWorker(f"No worker serves the device `{device}`; start one with `drkq worker`.")
+                raise NoWorker(why_not(await self.workers(), device))
             await asyncio.sleep(FRESH_S)
         return queue
 
