@@ -11,11 +11,13 @@ from torch.nn import functional
 
 from drkernel_q.correctness import Precision
 from drkernel_q.evaluation import Outcome
-from workers import downgrade, measure
+from drkernel_q.problem import builtin_files, load_problem
+from workers import measure
 from workers.arithmetic import ROUNDINGS, Rounding, largest_value, products_in, rounded
 from workers.correctness import Comparison, compare
-from workers.downgrade import overlay
+from workers.downgrade import overlay, unevenness
 from workers.measure import Expected, can_tell, is_as_exact, row_scale
+from workers.reference import Reference
 
 NEAREST, MIDDLE, TRUNCATED = ROUNDINGS[Precision.TF32]
 (HALF,) = ROUNDINGS[Precision.FP16]
@@ -133,6 +135,24 @@ def test_full_precision_is_no_downgrade(name: str) -> None:
     function, draw, kernel = PROBLEMS[name]
     inputs = draw()
     assert judge(function, inputs, kernel(lambda tensor: tensor, *inputs)).precision is Precision.REFERENCE
+
+
+WITH_PRODUCTS = (
+    "causal_attention cosine_scores depthwise_conv gated_unit linear_gelu_scale lstm_cell matmul mixer_block mlp "
+    "residual_conv_block squeeze_excitation transformer_block two_headed_network"
+).split()
+
+
+@pytest.mark.parametrize("name", WITH_PRODUCTS)
+def test_every_class_of_a_builtin_problem_is_named(name: str) -> None:
+    made = Reference(load_problem(builtin_files()[name]).small(), "cpu", train=False)
+    made.build(1)
+    expected = made.expected(made.inputs(1))
+    assert expected.rerun is not None
+    for precision, ways in ROUNDINGS.items():
+        for rounding in ways:
+            found = compare(expected, expected.rerun(rounding) or [])
+            assert found.precision is (Precision.BF16 if precision is Precision.BF16 else Precision.TF32)
 
 
 def test_one_operand_truncated_and_the_other_rounded_is_tf32() -> None:
@@ -287,19 +307,37 @@ def test_chunks_show_what_the_whole_shows(monkeypatch: pytest.MonkeyPatch) -> No
     a, b = _draw((64, 256), (256, 96))
     exact = a.double() @ b.double()
     scale = row_scale(exact)
-    whole = overlay(exact, BRAIN(a) @ BRAIN(b), NEAREST(a) @ NEAREST(b), scale)
+    sides = (exact, BRAIN(a) @ BRAIN(b), NEAREST(a) @ NEAREST(b))
+    biases = [TRUNCATED(a) @ TRUNCATED(b) - MIDDLE(a) @ MIDDLE(b)]
+    whole = overlay(*sides, biases, scale), unevenness(*sides, scale)
     monkeypatch.setattr(measure, "CHUNK", 500)
-    parts = overlay(exact, BRAIN(a) @ BRAIN(b), NEAREST(a) @ NEAREST(b), scale)
-    assert parts == pytest.approx(whole)
+    assert overlay(*sides, biases, scale) == pytest.approx(whole[0])
+    assert unevenness(*sides, scale) == pytest.approx(whole[1])
+
+
+def test_errors_are_laid_over_each_other_without_their_biases() -> None:
+    exact = torch.randn(128, 96, dtype=torch.float64)
+    noise, own, bias = (torch.randn_like(exact) for _ in range(3))
+    scale = row_scale(exact)
+    version = exact + 1e-3 * noise + 0.01 * exact
+    found = overlay(exact, exact + 2e-3 * noise + 0.02 * exact, version, [], scale)
+    assert found.alike > 0.999
+    assert found.larger == pytest.approx(2.0, rel=0.01)
+    assert found.noise == pytest.approx(1e-3, rel=0.1)
+    assert abs(overlay(exact, exact + 1e-3 * own, version, [], scale).alike) < 0.05
+    partly = exact + 1e-3 * noise + 0.01 * exact + 0.8e-3 * bias
+    assert overlay(exact, partly, version, [1e-3 * bias], scale).alike > 0.999
+    assert overlay(exact, partly, version, [], scale).alike < 0.9
+    assert overlay(exact, exact * 1.01, version, [], scale).alike < 0.05
 
 
 def test_the_bands_find_what_is_uneven() -> None:
     exact = torch.randn(128, 96, dtype=torch.float64)
     version = exact + 1e-3 * torch.randn_like(exact)
     even = exact + 1e-3 * torch.randn_like(exact)
-    assert overlay(exact, even, version, row_scale(exact)).uneven < 1.5
+    assert unevenness(exact, even, version, row_scale(exact)) < 1.5
     even[96:100] += 0.05
-    assert overlay(exact, even, version, row_scale(exact)).uneven > downgrade._UNEVEN
+    assert unevenness(exact, even, version, row_scale(exact)) > 4
 
 
 def test_probes_ask_a_class_for_no_more_than_it_can_do() -> None:
