@@ -137,10 +137,21 @@ def test_full_precision_is_no_downgrade(name: str) -> None:
     assert judge(function, inputs, kernel(lambda tensor: tensor, *inputs)).precision is Precision.REFERENCE
 
 
-WITH_PRODUCTS = (
-    "causal_attention cosine_scores depthwise_conv gated_unit linear_gelu_scale lstm_cell matmul mixer_block mlp "
-    "residual_conv_block squeeze_excitation transformer_block two_headed_network"
-).split()
+WITH_PRODUCTS = [
+    "causal_attention",
+    "cosine_scores",
+    "depthwise_conv",
+    "gated_unit",
+    "linear_gelu_scale",
+    "lstm_cell",
+    "matmul",
+    "mixer_block",
+    "mlp",
+    "residual_conv_block",
+    "squeeze_excitation",
+    "transformer_block",
+    "two_headed_network",
+]
 
 
 @pytest.mark.parametrize("name", WITH_PRODUCTS)
