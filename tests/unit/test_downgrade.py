@@ -1,5 +1,6 @@
 """Less precise classes of products: honest rounding is named for what it is, and nothing else passes for it."""
 
+import copy
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -388,6 +389,36 @@ def test_layers_that_hide_their_products_are_rounded_too() -> None:
         plain, coarse = (side[0] if isinstance(side, tuple) else side for side in (plain, coarse))
         assert 1e-5 < float((coarse - plain).norm() / plain.norm()) < 0.05, name
     assert torch.backends.mha.get_fastpath_enabled()
+    assert torch.backends.cudnn.enabled
+    assert torch.backends.mkldnn.enabled
+
+
+def test_every_step_of_a_recurrent_layer_rounds_its_operands() -> None:
+    layer = torch.nn.LSTM(64, 64)
+    x = torch.randn(40, 4, 64)
+
+    def steps(rounding: Rounding) -> Tensor:
+        hidden = cell = torch.zeros(4, 64)
+        outputs = []
+        for each in x:
+            gates = rounding(each) @ rounding(layer.weight_ih_l0).T + rounding(hidden) @ rounding(layer.weight_hh_l0).T
+            i, f, g, o = (gates + layer.bias_ih_l0 + layer.bias_hh_l0).chunk(4, dim=1)
+            cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+            hidden = o.sigmoid() * cell.tanh()
+            outputs.append(hidden)
+        return torch.stack(outputs)
+
+    with torch.no_grad():
+        plain = layer(x)[0]
+        exact = copy.deepcopy(layer).double()(x.double())[0]
+
+        def rerun(rounding: Rounding) -> list[Tensor]:
+            with rounded(rounding):
+                return [layer(x)[0]]
+
+        expected = Expected({}, [plain], [exact], 64, rerun, tuple(ROUNDINGS))
+        for way, name in NAMES.items():
+            assert compare(expected, [steps(WAYS[way])]).precision == name
 
 
 def test_rounding_keeps_what_is_not_finite() -> None:
