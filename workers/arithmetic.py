@@ -142,7 +142,7 @@ def _attention(
     for number, (q, k, v) in enumerate(zip(*parts, strict=True)):
         scores = (q @ k.mT) * scale
         if masks is not None:
-            scores += masks[np.unravel_index(number, heads)]
+            scores += masks[np.unravel_index(number, heads)] if heads else masks
         outputs.append(scores.softmax(-1) @ v)
     return torch.stack(outputs).reshape(*heads, query.shape[-2], value.shape[-1])
 

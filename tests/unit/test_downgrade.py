@@ -373,6 +373,17 @@ def test_attention_taken_apart_is_attention(causal: bool, masked: str) -> None:
     assert torch.allclose(plain, apart, atol=1e-6)
 
 
+def test_a_single_head_may_come_alone() -> None:
+    query, key, value = _draw((9, 8), (11, 8), (11, 8))
+    mask = torch.rand(9, 11)
+    plain = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+    with rounded(lambda tensor: tensor):
+        apart = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        with pytest.raises(NotImplementedError):
+            functional.scaled_dot_product_attention(query, key, value, dropout_p=0.5)
+    assert torch.allclose(plain, apart, atol=1e-6)
+
+
 def test_layers_that_hide_their_products_are_rounded_too() -> None:
     layers: dict[str, tuple[torch.nn.Module, tuple[int, ...]]] = {
         "linear": (torch.nn.Linear(32, 32), (4, 32)),
