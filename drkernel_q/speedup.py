@@ -15,7 +15,7 @@ Blocks = Sequence[Sequence[float]]
 _QUANTILES = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281)
 #: The same quantile of the normal distribution.
 _NORMAL = 1.959964
-#: Standard deviation of a call's time between fresh processes on an H200 (docs/log.md): a share of it, and milliseconds.
+#: Standard deviation of a call's time between fresh processes on an H200 (docs/log.md): a share, and milliseconds.
 PROCESS_SPREAD, PROCESS_SPREAD_MS = 0.0015, 5e-5
 
 
