@@ -173,7 +173,8 @@ def examine(problem: Problem, device: str) -> dict[str, Any]:
 
 def describe(reference: Any) -> dict[str, Any]:
     """Run the reference that was built on fresh inputs, twice."""
-    from workers import correctness, integrity
+    from workers import integrity
+    from workers.measure import measure, row_scale
     from workers.shared import flatten
 
     inputs = reference.inputs(2)
@@ -182,7 +183,7 @@ def describe(reference: Any) -> dict[str, Any]:
     for value in inputs:
         flatten(value, tensors)
     errors = [
-        correctness.measure(exact, working, correctness.row_scale(exact)).relative_l2
+        measure(exact, working, row_scale(exact)).relative_l2
         for working, exact in zip(expected.working, expected.exact, strict=True)
         if exact is not None and exact.is_floating_point()
     ]

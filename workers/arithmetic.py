@@ -32,9 +32,8 @@ _PRODUCTS: Mapping[str, tuple[int, ...]] = {
     "aten::vdot": (0, 1),
     "aten::_trilinear": (0, 1, 2),
     "aten::convolution": (0, 1),
-    "aten::_cudnn_rnn": (0, 1, 3),
-    "aten::mkldnn_rnn_layer": (0, 1, 2),
 }
+_RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 #: Bits of an fp32 mantissa that TF32 drops.
 _DROPPED = 0x1FFF
 _AUTOCAST = {Precision.FP16: torch.float16, Precision.BF16: torch.bfloat16}
@@ -84,16 +83,32 @@ class _Rounded(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return [self._round(item) for item in value]
 
 
-class _PlainAttention(TorchFunctionMode):
-    """Takes attention apart into the products that a kernel makes, a head at a time for the sake of memory.
+class _Apart(TorchFunctionMode):
+    """Takes attention and recurrent layers apart into the products that a kernel makes.
 
-    Torch would scale both operands of the first product before, and keep the second product in the dark.
+    Torch would scale both operands of attention's first product before, and hide the other products in one operator.
     """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is functional.scaled_dot_product_attention:
             return _attention(*args, **(kwargs or {}))
+        if getattr(func, "__name__", "") in _RECURRENT:
+            with _without_libraries():
+                return func(*args, **(kwargs or {}))
         return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def _without_libraries() -> Iterator[None]:
+    libraries: tuple[Any, ...] = (torch.backends.cudnn, torch.backends.mkldnn)
+    before = [library.enabled for library in libraries]
+    try:
+        for library in libraries:
+            library.enabled = False
+        yield
+    finally:
+        for library, enabled in zip(libraries, before, strict=True):
+            library.enabled = enabled
 
 
 def _attention(
@@ -106,7 +121,7 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """Do what `scaled_dot_product_attention` does.
+    """Do what `scaled_dot_product_attention` does, a head at a time for the sake of memory.
 
     Raises:
         NotImplementedError: with dropout.
@@ -127,7 +142,7 @@ def _attention(
     for number, (q, k, v) in enumerate(zip(*parts, strict=True)):
         scores = (q @ k.mT) * scale
         if masks is not None:
-            scores += masks[np.unravel_index(number, heads)]
+            scores += masks[np.unravel_index(number, heads)] if heads else masks
         outputs.append(scores.softmax(-1) @ v)
     return torch.stack(outputs).reshape(*heads, query.shape[-2], value.shape[-1])
 
@@ -138,7 +153,7 @@ def rounded(rounding: Rounding) -> Iterator[None]:
     fast = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)  # it would hide a whole layer in one operator
     try:
-        with _Rounded(rounding), _PlainAttention():
+        with _Rounded(rounding), _Apart():
             yield
     finally:
         torch.backends.mha.set_fastpath_enabled(fast)

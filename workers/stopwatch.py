@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,17 +19,6 @@ CYCLES_A_MS = 2_000_000
 SPIN_MS = 1.0
 #: Elements of each output that are looked at twice.
 PICKED = 4096
-
-
-class BurstOutputs(NamedTuple):
-    """What came of a burst."""
-
-    outputs: list[list[Tensor]]
-    """Tensors that each call returned."""
-    checksums: list[list[int]]
-    """Their `workers.integrity.checksum`."""
-    launch_ms: float
-    """Time that the host took to launch all of it."""
 
 
 class Stopwatch:
@@ -92,24 +81,21 @@ class Stopwatch:
                 picked.append(output.take(self._places[output.numel()]))
         return picked
 
-    def burst(self, calls: Iterable[Callable[[], Any]], spin_ms: float) -> "BurstOutputs":
-        """Make calls in a row, each on a cold cache.
+    def burst(self, calls: Iterable[Callable[[], Any]]) -> tuple[list[list[Tensor]], list[list[int]]]:
+        """Make calls in a row, each as `time` makes it but for the events; return the tensors, and their checksums.
 
-        Nobody waits for the device in between: after a spin that lets the host launch ahead, the wall clock grows by
-        what the device needs for flush, call and checksums, and by nothing else.
+        Checksums come after the last call, so that they find the cache in the same state whatever the calls did.
         """
         kept: list[list[Tensor]] = []
-        sums: list[Tensor] = []
-        if self._cuda:
-            self._spin(int(spin_ms * CYCLES_A_MS))
-        start = self._clock()
         for call in calls:
             self._flush.zero_()
+            if self._cuda:
+                self._spin(int(SPIN_MS * CYCLES_A_MS))
             outputs: list[Tensor] = []
             flatten(call(), outputs)
+            if self._cuda:
+                self._sync()
             kept.append(outputs)
-            sums += [bit_sum(output) for output in outputs if is_readable(output)]
-        launch_ms = (self._clock() - start) * 1e3
-        numbers = iter(torch.stack(sums).tolist() if sums else ())  # waits for the device
-        checksums = [[next(numbers) for output in outputs if is_readable(output)] for outputs in kept]
-        return BurstOutputs(kept, checksums, launch_ms)
+        sums = [bit_sum(output) for outputs in kept for output in outputs if is_readable(output)]
+        numbers = iter(torch.stack(sums).tolist() if sums else ())
+        return kept, [[next(numbers) for output in outputs if is_readable(output)] for outputs in kept]

@@ -1,5 +1,6 @@
 """Less precise classes of products: honest rounding is named for what it is, and nothing else passes for it."""
 
+import copy
 import math
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,11 +12,13 @@ from torch.nn import functional
 
 from drkernel_q.correctness import Precision
 from drkernel_q.evaluation import Outcome
-from workers import downgrade, measure
+from drkernel_q.problem import builtin_files, load_problem
+from workers import measure
 from workers.arithmetic import ROUNDINGS, Rounding, largest_value, products_in, rounded
 from workers.correctness import Comparison, compare
-from workers.downgrade import overlay
+from workers.downgrade import overlay, unevenness
 from workers.measure import Expected, can_tell, is_as_exact, row_scale
+from workers.reference import Reference
 
 NEAREST, MIDDLE, TRUNCATED = ROUNDINGS[Precision.TF32]
 (HALF,) = ROUNDINGS[Precision.FP16]
@@ -133,6 +136,35 @@ def test_full_precision_is_no_downgrade(name: str) -> None:
     function, draw, kernel = PROBLEMS[name]
     inputs = draw()
     assert judge(function, inputs, kernel(lambda tensor: tensor, *inputs)).precision is Precision.REFERENCE
+
+
+WITH_PRODUCTS = [
+    "causal_attention",
+    "cosine_scores",
+    "depthwise_conv",
+    "gated_unit",
+    "linear_gelu_scale",
+    "lstm_cell",
+    "matmul",
+    "mixer_block",
+    "mlp",
+    "residual_conv_block",
+    "squeeze_excitation",
+    "transformer_block",
+    "two_headed_network",
+]
+
+
+@pytest.mark.parametrize("name", WITH_PRODUCTS)
+def test_every_class_of_a_builtin_problem_is_named(name: str) -> None:
+    made = Reference(load_problem(builtin_files()[name]).small(), "cpu", train=False)
+    made.build(1)
+    expected = made.expected(made.inputs(1))
+    assert expected.rerun is not None
+    for precision, ways in ROUNDINGS.items():
+        for rounding in ways:
+            found = compare(expected, expected.rerun(rounding) or [])
+            assert found.precision is (Precision.BF16 if precision is Precision.BF16 else Precision.TF32)
 
 
 def test_one_operand_truncated_and_the_other_rounded_is_tf32() -> None:
@@ -287,19 +319,37 @@ def test_chunks_show_what_the_whole_shows(monkeypatch: pytest.MonkeyPatch) -> No
     a, b = _draw((64, 256), (256, 96))
     exact = a.double() @ b.double()
     scale = row_scale(exact)
-    whole = overlay(exact, BRAIN(a) @ BRAIN(b), NEAREST(a) @ NEAREST(b), scale)
+    sides = (exact, BRAIN(a) @ BRAIN(b), NEAREST(a) @ NEAREST(b))
+    biases = [TRUNCATED(a) @ TRUNCATED(b) - MIDDLE(a) @ MIDDLE(b)]
+    whole = overlay(*sides, biases, scale), unevenness(*sides, scale)
     monkeypatch.setattr(measure, "CHUNK", 500)
-    parts = overlay(exact, BRAIN(a) @ BRAIN(b), NEAREST(a) @ NEAREST(b), scale)
-    assert parts == pytest.approx(whole)
+    assert overlay(*sides, biases, scale) == pytest.approx(whole[0])
+    assert unevenness(*sides, scale) == pytest.approx(whole[1])
+
+
+def test_errors_are_laid_over_each_other_without_their_biases() -> None:
+    exact = torch.randn(128, 96, dtype=torch.float64)
+    noise, own, bias = (torch.randn_like(exact) for _ in range(3))
+    scale = row_scale(exact)
+    version = exact + 1e-3 * noise + 0.01 * exact
+    found = overlay(exact, exact + 2e-3 * noise + 0.02 * exact, version, [], scale)
+    assert found.alike > 0.999
+    assert found.larger == pytest.approx(2.0, rel=0.01)
+    assert found.noise == pytest.approx(1e-3, rel=0.1)
+    assert abs(overlay(exact, exact + 1e-3 * own, version, [], scale).alike) < 0.05
+    partly = exact + 1e-3 * noise + 0.01 * exact + 0.8e-3 * bias
+    assert overlay(exact, partly, version, [1e-3 * bias], scale).alike > 0.999
+    assert overlay(exact, partly, version, [], scale).alike < 0.9
+    assert overlay(exact, exact * 1.01, version, [], scale).alike < 0.05
 
 
 def test_the_bands_find_what_is_uneven() -> None:
     exact = torch.randn(128, 96, dtype=torch.float64)
     version = exact + 1e-3 * torch.randn_like(exact)
     even = exact + 1e-3 * torch.randn_like(exact)
-    assert overlay(exact, even, version, row_scale(exact)).uneven < 1.5
+    assert unevenness(exact, even, version, row_scale(exact)) < 1.5
     even[96:100] += 0.05
-    assert overlay(exact, even, version, row_scale(exact)).uneven > downgrade._UNEVEN
+    assert unevenness(exact, even, version, row_scale(exact)) > 4
 
 
 def test_probes_ask_a_class_for_no_more_than_it_can_do() -> None:
@@ -323,6 +373,17 @@ def test_attention_taken_apart_is_attention(causal: bool, masked: str) -> None:
     assert torch.allclose(plain, apart, atol=1e-6)
 
 
+def test_a_single_head_may_come_alone() -> None:
+    query, key, value = _draw((9, 8), (11, 8), (11, 8))
+    mask = torch.rand(9, 11)
+    plain = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+    with rounded(lambda tensor: tensor):
+        apart = functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+        with pytest.raises(NotImplementedError):
+            functional.scaled_dot_product_attention(query, key, value, dropout_p=0.5)
+    assert torch.allclose(plain, apart, atol=1e-6)
+
+
 def test_layers_that_hide_their_products_are_rounded_too() -> None:
     layers: dict[str, tuple[torch.nn.Module, tuple[int, ...]]] = {
         "linear": (torch.nn.Linear(32, 32), (4, 32)),
@@ -339,6 +400,36 @@ def test_layers_that_hide_their_products_are_rounded_too() -> None:
         plain, coarse = (side[0] if isinstance(side, tuple) else side for side in (plain, coarse))
         assert 1e-5 < float((coarse - plain).norm() / plain.norm()) < 0.05, name
     assert torch.backends.mha.get_fastpath_enabled()
+    assert torch.backends.cudnn.enabled
+    assert torch.backends.mkldnn.enabled
+
+
+def test_every_step_of_a_recurrent_layer_rounds_its_operands() -> None:
+    layer = torch.nn.LSTM(64, 64)
+    x = torch.randn(40, 4, 64)
+
+    def steps(rounding: Rounding) -> Tensor:
+        hidden = cell = torch.zeros(4, 64)
+        outputs = []
+        for each in x:
+            gates = rounding(each) @ rounding(layer.weight_ih_l0).T + rounding(hidden) @ rounding(layer.weight_hh_l0).T
+            i, f, g, o = (gates + layer.bias_ih_l0 + layer.bias_hh_l0).chunk(4, dim=1)
+            cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+            hidden = o.sigmoid() * cell.tanh()
+            outputs.append(hidden)
+        return torch.stack(outputs)
+
+    with torch.no_grad():
+        plain = layer(x)[0]
+        exact = copy.deepcopy(layer).double()(x.double())[0]
+
+        def rerun(rounding: Rounding) -> list[Tensor]:
+            with rounded(rounding):
+                return [layer(x)[0]]
+
+        expected = Expected({}, [plain], [exact], 64, rerun, tuple(ROUNDINGS))
+        for way, name in NAMES.items():
+            assert compare(expected, [steps(WAYS[way])]).precision == name
 
 
 def test_rounding_keeps_what_is_not_finite() -> None:
