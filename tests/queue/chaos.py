@@ -14,11 +14,10 @@ from drkernel_q.request import Request
 from drkernel_q.store import Store
 from tests.queue.conftest import Broker
 
-#: What stays in the broker: of Celery and kombu, of the registry, and for an hour or longer on purpose.
-LASTING = (
-    *("drkq:_kombu.binding", "drkq:unacked", "drkq:clients", "drkq:worker", "drkq:loss:", "drkq:test:", "drkq:poison"),
-    *("drkq:r:", "drkq:claim:", "drkq:content:", "drkq:flight:", "drkq:cancel:", "drkq:results"),
-)
+#: What stays in the broker: of Celery and kombu, of the registry and of the tests.
+STAYING = ("drkq:_kombu.", "drkq:unacked", "drkq:clients", "drkq:workers", "drkq:test:", "drkq:poison", keys.RESULTS)
+#: What expires by itself; the reply stream is that of a client that was killed.
+EXPIRING = tuple(f"drkq:{name}:" for name in ("r", "claim", "content", "flight", "cancel", "worker", "loss", "reply"))
 
 
 class Stores:
@@ -60,12 +59,10 @@ def nothing_left_in(broker: Broker) -> None:
     """Check that no request is held, waited for or on its way, and that nothing stays for ever."""
     with broker.client() as client:
         names = set(client.scan_iter("*"))
-        strays = sorted(name for name in names if not name.startswith(LASTING))
+        strays = sorted(name for name in names if not name.startswith(STAYING + EXPIRING))
         assert not strays, strays
-        assert client.xlen(keys.RESULTS) == 0
-        assert client.xlen(keys.RESULTS_DEAD) == 0
-        for_ever = {name for name in names if name.startswith(LASTING[7:-1]) and client.ttl(name) < 0}
-        assert not for_ever
+        assert (client.xlen(keys.RESULTS), client.xlen(keys.RESULTS_DEAD)) == (0, 0)
+        assert not [name for name in names if name.startswith(EXPIRING) and client.ttl(name) < 0]
 
 
 def processes_with(mark: str) -> dict[int, str]:
