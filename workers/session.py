@@ -51,6 +51,8 @@ class Answer(NamedTuple):
     """Whether the outputs of a timed call were complete at its last event."""
     written: tuple[int, ...] = ()
     """Checksums of what perturbed launches had written."""
+    within: tuple[str, ...] = ()
+    """Operators of torch that computed something inside of a perturbed launch."""
     own_launches: int = 0
     """Launches of Triton functions of the candidate's file."""
     own_names: frozenset[str] = frozenset()
@@ -181,10 +183,11 @@ class Session:
         with _reading("launches"):
             seconds = _number(reply["seconds"])
             written = tuple(int(value) for value in reply["written"])
+            within = tuple(map(claimed_text, reply["within"]))
             mutated = tuple((claimed_text(name), is_parameter is True) for name, is_parameter in reply["mutated"])
         answer = self._answer(reply, expected, sink)
         changed = reply.get("changed") is not False
-        return answer._replace(changed=changed, mutated=mutated, written=written, seconds=seconds)
+        return answer._replace(changed=changed, mutated=mutated, written=written, within=within, seconds=seconds)
 
     def rehearse(self, inputs: Sequence[Any], outputs: Sequence[Tensor], *, train: bool) -> None:
         """Run one forward pass whose outputs, like `outputs`, nobody looks at: it compiles what there is to compile."""
