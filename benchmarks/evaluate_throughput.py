@@ -1,8 +1,8 @@
 """Evaluations a minute of one worker on one device, each of another kernel, with everything on and a cold compile.
 
 `PYTHONPATH=. python benchmarks/evaluate_throughput.py --device cuda:0` judges variants of the example softmax
-(4096x8192 in fp32 on a GPU): 5 correctness trials, about 100 timed calls, profile and integrity, two fresh processes for
-each kernel. It prints one JSON line: evaluations a minute, median and 95th percentile of the seconds of one, and
+(4096x8192 in fp32 on a GPU): 5 correctness trials, about 100 timed calls, profile and integrity, two fresh processes
+for each kernel. It prints one JSON line: evaluations a minute, median and 95th percentile of the seconds of one, and
 seconds by stage.
 """
 

@@ -3,6 +3,14 @@
 from drkernel_q.value import Value
 
 
+class Conditions(Value):
+    """What decides the facts of an evaluation beside what is asked for: under equal ones it need not be made twice."""
+
+    device_kind: str
+    versions: dict[str, str]
+    """Of drkq, its rules, torch, triton, the driver and Python."""
+
+
 class Environment(Value):
     """Where and with what a measurement was made."""
 
@@ -20,3 +28,8 @@ class Environment(Value):
     drkq: str
     isolation: tuple[str, ...] = ()
     """Sandbox measures that were active for the candidate, such as `uid`, `landlock`, `seccomp`."""
+
+    def conditions(self, rules_version: str | None) -> Conditions:
+        """Return what decides facts here, under these rules."""
+        versions = {name: getattr(self, name) or "" for name in ("drkq", "torch", "triton", "driver", "python")}
+        return Conditions(device_kind=self.device_kind, versions=versions | {"rules": rules_version or ""})

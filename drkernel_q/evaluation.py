@@ -8,7 +8,7 @@ from pydantic import Field, computed_field
 
 from drkernel_q.audit import Audit
 from drkernel_q.correctness import Correctness, Precision
-from drkernel_q.environment import Environment
+from drkernel_q.environment import Conditions, Environment
 from drkernel_q.kernel import Kernel
 from drkernel_q.observation import Evidence, Observations
 from drkernel_q.profile import Profile
@@ -19,6 +19,8 @@ from drkernel_q.value import Value, content_hash
 SCHEMA_VERSION = 1
 #: Version of the judge's rules; part of an evaluation's content key, since other rules give other facts.
 PROTOCOL_VERSION = "2"
+#: Outcomes that may be the machine's doing: the next attempt may end otherwise.
+PASSING = frozenset({"timeout", "out_of_memory", "crashed"})
 #: Code of the evidence that a speedup is too large to be believed without an audit of its problem.
 UNVOUCHED = "G6"
 
@@ -205,6 +207,21 @@ class Evaluation(Value):
         return self.outcome is Outcome.CORRECT and self.integrity is Integrity.CLEAN
 
     @property
+    def conditions(self) -> Conditions:
+        """What decided these facts beside what was asked for."""
+        return self.environment.conditions(self.rules_version)
+
+    @property
+    def lasting(self) -> bool:
+        """Whether another evaluation would show the same, so that this one answers whoever asks for it again.
+
+        Not so where an outcome may be the machine's doing, or where a detector failed.
+        """
+        stages = self.protocol.stages if self.protocol else tuple(Stage)
+        doubtful = self.outcome is Outcome.CORRECT and self.integrity is Integrity.UNKNOWN
+        return self.outcome not in PASSING and not (doubtful and Stage.INTEGRITY in stages)
+
+    @property
     def needs_audit(self) -> bool:
         """Whether the speedup is so large that only an audit of the problem can vouch for it."""
         return any(item.code == UNVOUCHED for item in self.evidence)
@@ -228,11 +245,13 @@ class EvaluationRequest(Request):
     """Name of the run that this evaluation belongs to, for the store."""
     turn: int | None = None
     """Row of the turn that wrote the kernel, for the store."""
+    fresh: bool = False
+    """Whether facts that are there already, or on their way for somebody else, are not good enough."""
 
-    def content_key(self, device_kind: str) -> str:
-        """Hash of everything that decides the facts: problem, kernel, protocol and kind of device."""
-        protocol = json.dumps(self.protocol.model_dump(mode="json"), sort_keys=True)
-        return content_hash("evaluation", self.problem.hash, self.kernel.hash, protocol, device_kind)
+    def content_key(self, conditions: Conditions) -> str:
+        """Hash of everything that decides the facts: problem, kernel, protocol, kind of device and versions."""
+        parts = (json.dumps(part.model_dump(mode="json"), sort_keys=True) for part in (self.protocol, conditions))
+        return content_hash("evaluation", self.problem.hash, self.kernel.hash, *parts)
 
 
 class Failure(Value):
@@ -258,3 +277,17 @@ class Reply(Value):
     failure: Failure | None = None
     finished_at: str
     """UTC, ISO 8601."""
+    measured_for: str | None = None
+    """Id of the request that the facts were found for, when it was another one; worker and times are of that one."""
+
+    @property
+    def cached(self) -> bool:
+        """Whether the facts are those of another request for the same thing."""
+        return self.measured_for is not None
+
+    def shared_with(self, request_id: str) -> "Reply":
+        """Return this reply as that of another request for the same thing."""
+        if request_id == self.id:
+            return self
+        source = self.measured_for or self.id
+        return self.model_copy(update={"id": request_id, "measured_for": source, "artefacts": None})

@@ -131,7 +131,10 @@ class Persister:
         for each, fields in found:
             try:
                 request = _REQUEST.validate_json(fields[b"request"])
-                entries.append(Entry(each, fields, request, Reply.model_validate_json(fields[b"reply"])))
+                reply = Reply.model_validate_json(fields[b"reply"])
+                if b"shared" in fields:
+                    reply = reply.shared_with(request.id)
+                entries.append(Entry(each, fields, request, reply))
             except KeyError as error:
                 self._bury(each, fields, f"There is no field {error}.")
             except ValueError as error:

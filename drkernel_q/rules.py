@@ -22,7 +22,7 @@ from drkernel_q.evaluation import (
     side_name,
 )
 from drkernel_q.observation import Evidence, Observations, Probe, Weight
-from drkernel_q.speedup import Blocks, speedup_interval
+from drkernel_q.speedup import Blocks, measured_speedup
 
 #: Version of these rules; raised whenever the same facts may get another verdict.
 RULES_VERSION = "1"
@@ -240,7 +240,7 @@ def _speedups(evaluation: Evaluation, artefacts: Artefacts | None) -> tuple[Base
 def _speedup(row: BaselineTiming, reference: Blocks | None, candidate: Blocks) -> BaselineTiming:
     if reference is None:
         return row
-    speedup, low, high = speedup_interval(reference, candidate)
+    speedup, low, high = measured_speedup(reference, candidate)
     return row.model_copy(update={"speedup": speedup, "speedup_low": low, "speedup_high": high})
 
 

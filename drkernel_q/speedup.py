@@ -15,6 +15,8 @@ Blocks = Sequence[Sequence[float]]
 _QUANTILES = (12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281)
 #: The same quantile of the normal distribution.
 _NORMAL = 1.959964
+#: Standard deviation of a call's time between fresh processes on an H200 (docs/log.md): a share, and milliseconds.
+PROCESS_SPREAD, PROCESS_SPREAD_MS = 0.0015, 5e-5
 
 
 class Interval(NamedTuple):
@@ -43,6 +45,25 @@ def speedup_interval(reference: Blocks, candidate: Blocks) -> Interval:
     reach = student_t(len(ratios) - 1) * stdev(ratios) / math.sqrt(len(ratios))
     low, high = min(center - reach, estimate), max(center + reach, estimate)
     return Interval(math.exp(estimate), math.exp(low), math.exp(high))
+
+
+def measured_speedup(reference: Blocks, candidate: Blocks) -> Interval:
+    """Return the speedup of real calls: its interval holds what fresh processes would measure, not only these two.
+
+    Where a process's memory lies decides about its times, and no number of calls in it averages that out: the
+    reach of `speedup_interval` and the usual spread between processes add in quadrature.
+
+    Raises:
+        ValueError: as `speedup_interval`.
+    """
+    within = speedup_interval(reference, candidate)
+    spread = math.hypot(*(PROCESS_SPREAD + PROCESS_SPREAD_MS / _typical_ms(side) for side in (reference, candidate)))
+    down, up = (math.hypot(math.log(end / within.speedup), _NORMAL * spread) for end in (within.low, within.high))
+    return Interval(within.speedup, within.speedup * math.exp(-down), within.speedup * math.exp(up))
+
+
+def _typical_ms(side: Blocks) -> float:
+    return median(time for block in side for time in block)
 
 
 def student_t(freedom: int) -> float:

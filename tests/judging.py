@@ -31,7 +31,8 @@ class Bench:
         """Start a zygote for `device`."""
         os.environ.setdefault("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
         self.cache = tempfile.TemporaryDirectory(prefix="drkq-bench-")
-        settings = Settings(cache_dir=Path(self.cache.name), candidate_memory_bytes=memory_bytes)
+        folder = Path(self.cache.name)
+        settings = Settings(cache_dir=folder, state_dir=folder, candidate_memory_bytes=memory_bytes)
         self.evaluator = Evaluator(settings, find_device(device), "bench")
 
     def judged(self, problem: Problem, source: str, *, deadline_s: float = 50.0, **protocol: Any) -> Judged | Failure:

@@ -15,6 +15,7 @@ import os
 import socket
 import sys
 import types
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,7 +29,7 @@ from workers.profiler import Profiler, built_kernels
 from workers.segment import Segment
 from workers.shared import TensorSpec, flatten, layout, specs_from, unflatten
 from workers.state import Guard
-from workers.stopwatch import Stopwatch
+from workers.stopwatch import Job, Stopwatch
 from workers.text import Text
 from workers.wire import Channel, WireClosed, close_all
 from workers.witness import ender, speaker
@@ -59,6 +60,7 @@ class Harness:
         self.specs: list[TensorSpec] = []
         self.slots: list[list[Tensor]] = []
         self.slot = 0
+        self.recent: deque[list[Tensor]] = deque()
         self.tensors: list[Tensor] = []
         self.sets: list[list[Any]] = []
         self.results: list[list[Tensor]] = []
@@ -187,6 +189,7 @@ class Harness:
         self.sink = self.segments[message["sink"]]
         self.specs = specs_from(message["tensors"], self.source.size)
         self.slots = [self.source.read(self.specs, self.device) for _ in range(message["slots"])]
+        self.recent = deque(maxlen=message["slots"] - 1)
         return {}
 
     def timed(self, _message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
@@ -201,16 +204,22 @@ class Harness:
         inputs = [unflatten(skeleton, tensors) for skeleton in self.skeletons]
         self.launcher.take()
         before = len(self.loads)
-        milliseconds, late_ms, settled, outputs = self.outside.run(theirs.timed, self.stopwatch, self._forward(inputs))
-        delivered = self._deliver(outputs, self.sink) | {"skeleton": flatten(list(outputs), [])}
+        milliseconds, outputs = self.stopwatch.time(self._forward(inputs), self._without_gradients)
+        self.recent.append(outputs)  # the next ones come to lie elsewhere
+        delivered = self._deliver(outputs, self.sink) | {"skeleton": self.stopwatch.skeleton}
         reply = self._describe(outputs, tensors) | delivered
-        reply |= {"late_ms": late_ms, "settled": settled}
+        reply |= {"late_ms": self.stopwatch.late_ms, "settled": self.stopwatch.settled}
         return reply | {"ms": milliseconds, "compiled": len(self.loads) - before}
 
     def _forward(self, inputs: list[Any]) -> Callable[[], Any]:
         """Prepare one forward pass, which knows nothing but the model and its inputs."""
         scope = self.profiler.call() if self.profiler.on else contextlib.nullcontext()
         return functools.partial(theirs.forwarded, self.model, inputs, scope)
+
+    def _without_gradients(self, *jobs: Job) -> list[Any]:
+        """Do jobs on the candidate's thread, one right after the other."""
+        grad = torch._C._set_grad_enabled
+        return self.outside.run_all((grad, False), *jobs, (grad, True))[1:-1]
 
     def preload(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Copy the sets of inputs of the burst that follows to the device."""
@@ -222,11 +231,10 @@ class Harness:
         self.sync()
         return {}
 
-    def burst(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+    def burst(self, _message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Make one timed call on each preloaded set, while the judge looks at its own clock."""
-        calls = list(map(self._forward, self.sets))
-        self.results, checksums, launch_ms = self.outside.run(theirs.burst, self.stopwatch, calls, message["spin_ms"])
-        return {"checksums": checksums, "launch_ms": launch_ms}
+        self.results, checksums = self.stopwatch.burst(map(self._forward, self.sets), self._without_gradients)
+        return {"checksums": checksums}
 
     def snapshot(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Deliver the outputs of one of the calls of the last burst."""

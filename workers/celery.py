@@ -22,7 +22,7 @@ def start(**_: Any) -> None:
     global _worker  # noqa: PLW0603 - one worker a process is what a pool child is
     linux.prctl(linux.PR_SET_DUMPABLE, 0)
     linux.die_with_parent(9)
-    _worker = task.make_worker(settings)
+    _worker = task.make_worker(app, settings)
 
 
 def worker() -> task.Worker:

@@ -13,7 +13,6 @@ import torch
 from drkernel_q.artefact import Burst
 from drkernel_q.rules import hidden_ms
 from workers.measure import Expected
-from workers.side import BurstTime
 from workers.stopwatch import Stopwatch
 
 #: Calls of the shorter burst; fewer when they would take longer than this, milliseconds.
@@ -21,10 +20,6 @@ BURST = {"cuda": 10, "cpu": 2}
 SHORT_MS = 100.0
 #: A longer burst has room for at least this many calls, or the rule is not applied.
 SHORTEST_BURST = 3
-#: How long the device spins before a burst, as a multiple of the time that launching took, and least and most of it,
-#: milliseconds: who claims too little or too much makes his own calls look longer.
-AHEAD = 1.3
-SPIN_MS = (2.0, 200.0)
 #: Bursts of either length, of either side.
 BURSTS = {"cuda": 4, "cpu": 3}
 #: Noise of a call's time, what a request may cost beyond empty calls in the judge, and measurements before a claim that
@@ -42,8 +37,8 @@ class Bursting(Protocol):
         """Longest burst that its inputs leave room for."""
         ...
 
-    def burst(self, calls: int, spin_ms: float) -> BurstTime:
-        """Make `calls` timed calls, after a spin of the device."""
+    def burst(self, calls: int) -> float:
+        """Make `calls` timed calls; return the seconds that passed on the judge's clock."""
         ...
 
 
@@ -62,11 +57,11 @@ class EmptySide:
         self.most_calls = sys.maxsize
         self.outputs = [torch.zeros(tensor.shape, dtype=tensor.dtype, device=device) for tensor in like.working]
 
-    def burst(self, calls: int, spin_ms: float) -> BurstTime:
-        """Time nothing `calls` times."""
+    def burst(self, calls: int) -> float:
+        """Time nothing `calls` times; return the seconds that passed."""
         start = time.perf_counter()
-        launch_ms = self.stopwatch.burst([lambda: self.outputs] * calls, spin_ms).launch_ms
-        return BurstTime(time.perf_counter() - start, launch_ms)
+        self.stopwatch.burst([lambda: self.outputs] * calls)
+        return time.perf_counter() - start
 
 
 class Clock(NamedTuple):
@@ -87,16 +82,15 @@ def read_clock(candidate: Bursting, empty: Bursting, device: str, claimed_ms: fl
 
     The clock sees bursts of k and 3k calls, several times; whatever else a machine does makes a burst longer, so the
     shortest of each kind count. The slope between them leaves out what a request costs, and the slope of empty calls
-    leaves out flush and checksums. A candidate that dawdles in short bursts makes the slope too small, but cannot make
-    the long ones shorter than its work, so these are shared out among their calls too, less what a request may cost.
+    leaves out flush, spin and checksums. A candidate that dawdles in short bursts makes the slope small, but cannot
+    make the long ones shorter than its work, so these are shared out among their calls too, less what a request may
+    cost.
     """
     few = max(min(BURST[device], candidate.most_calls // 3, int(SHORT_MS / claimed_ms)), 1)
     many = 3 * few
-    # Memory that outputs have never lain in is slow to get, and it is not known yet how long the host takes to launch.
-    launch_ms = candidate.burst(many, SPIN_MS[0]).launch_ms
-    spin_ms = min(max(AHEAD * launch_ms, SPIN_MS[0]), SPIN_MS[1])
+    candidate.burst(many)  # memory that outputs have never lain in is slow to get
     bursts = [
-        Burst(side=name, calls=calls, seconds=side.burst(calls, spin_ms).seconds)
+        Burst(side=name, calls=calls, seconds=side.burst(calls))
         for _ in range(BURSTS[device])
         for name, side in (("candidate", candidate), ("empty", empty))
         for calls in (many, few)

@@ -96,7 +96,7 @@ class Evaluator:
         if answer.kind not in ("problem", "deadline"):
             return answer
         if "audit" not in heard:
-            return Audit(environment=self._facts(), unusable=answer.message)
+            return Audit(environment=self.environment(), unusable=answer.message)
         found = Audit.model_validate(heard["audit"])  # the reference itself has worked before
         return found.model_copy(update={"gaps": found.gaps | {heard["stage"]: answer.message}})
 
@@ -181,7 +181,7 @@ class Evaluator:
             process.channel.send(
                 {
                     "request": request.model_dump(mode="json"),
-                    "environment": self._facts().model_dump(mode="json"),
+                    "environment": self.environment().model_dump(mode="json"),
                 }
             )
             return _listen(process.channel, deadline_s, cancelled, heard)
@@ -191,7 +191,8 @@ class Evaluator:
             kind: Literal["problem", "infrastructure"] = "problem" if process.role == "audit" else "infrastructure"
             return Failure(kind=kind, message=f"The process of the {process.role} died. {process.last_words()}".strip())
 
-    def _facts(self) -> Environment:
+    def environment(self) -> Environment:
+        """Say where and with what is judged here, once the zygote is ready."""
         return Environment(
             device=self.device.name,
             device_name=self.device.device_name,

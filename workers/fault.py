@@ -68,12 +68,13 @@ _OF_THE_DEVICE = frozenset(
         *("devices_unavailable", "no_device", "system_not_ready"),
     )
 )
-#: What Triton's launcher puts in front of the driver's own words, and those words for the errors of one call. A lost
-#: context is told by asking.
-_TRITON = "Triton Error [CUDA]: "
+#: What torch and Triton's launcher put in front of the words of the driver, and those words.
+_PREFIXES = ("CUDA error: ", "Triton Error [CUDA]: ")
 _WORDS = {
     "invalid argument": 1,
     "out of memory": 2,
+    "invalid configuration argument": 9,
+    "uncorrectable ECC error encountered": 214,
     "too many resources requested for launch": 701,
     "misaligned address": 716,
     "an illegal memory access was encountered": 700,
@@ -93,7 +94,7 @@ def of_exception(error: BaseException, query: Callable[[], object]) -> str | Non
     try:
         query()
     except Exception as lost:  # noqa: BLE001 - of whatever class, it is what the device says
-        return _named(lost) or "cuda:other"
+        return _named(lost) or "cuda:unknown"
     try:
         return _named(error)
     except BaseException:  # noqa: BLE001 - the attributes of a candidate's exception are its own code
@@ -105,10 +106,11 @@ def _named(error: BaseException) -> str | None:
         return HOST_MEMORY
     if type(error).__name__ == "OutOfMemoryError":
         return DEVICE_MEMORY
-    number = getattr(error, "error_code", None)  # of torch.AcceleratorError
-    text = str(error)
-    if number is None and text.startswith(_TRITON):
-        number = _WORDS.get(text.removeprefix(_TRITON).strip(), -1)
+    number = getattr(error, "error_code", None)  # of torch.AcceleratorError, where it has one
+    line = str(error).partition("\n")[0]
+    prefix = next((prefix for prefix in _PREFIXES if line.startswith(prefix)), None)
+    if number is None and prefix is not None:
+        number = _WORDS.get(line.removeprefix(prefix).strip(), -1)
     return None if not isinstance(number, int) else f"cuda:{_NAMES.get(number, 'other')}"
 
 

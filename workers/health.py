@@ -121,11 +121,11 @@ class Health:
         if not self._is_settled():
             self.family.close()
         while len(complaints) < MOST_LOOKS:
+            complaint = self._final_word() or self._look()
             final = self._final_word()
-            complaint = final or self._look()
-            if complaint is None:
+            if complaint is None and final is None:
                 return complaints
-            complaints.append(complaint)
+            complaints.append(final or str(complaint))
             self.family.close()
             if final is not None:
                 break
@@ -133,6 +133,8 @@ class Health:
         return complaints
 
     def _final_word(self) -> str | None:
+        """Say why the device can be used no more before somebody has done something about it."""
+        self._xids += self.monitor.xids()  # some come late, and are nothing to the next evaluation
         fatal = sorted(FATAL_XIDS & set(self._xids))
         return f"the driver reported {fault.xid(fatal[0])}" if fatal else self.monitor.verdict()
 

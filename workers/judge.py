@@ -101,7 +101,7 @@ class Judge:
                 self._measure(second, reference, result)
         finally:
             if second is not None:
-                second.close()
+                self._drop(second)
 
     def _open(self) -> Session:
         """Take a fresh candidate process."""
@@ -126,7 +126,7 @@ class Judge:
                 if pack_inputs(inputs)[3] <= REHEARSED_BYTES:
                     session.rehearse(inputs, reference.outputs(inputs), train=reference.train)
         except CandidateFailed:
-            session.close()
+            self._drop(session)
             return None
         return session
 
@@ -239,7 +239,7 @@ class Judge:
                 rehearsed.remote.settle()
                 return rehearsed
             except CandidateFailed:  # perhaps because two were on the device; if not, it will fail again
-                rehearsed.close()
+                self._drop(rehearsed)
         session = self._open()
         try:
             session.load(self.request.kernel.source)
@@ -259,6 +259,12 @@ class Judge:
                 self.facts.findings.append(Finding("D8", Weight.SOFT, detail))
         finally:
             self._end(session)
+
+    def _drop(self, session: Session) -> None:
+        """End a process whose rehearsal decides nothing; how it may have left the device is worth knowing."""
+        session.close()
+        if fault.is_abnormal(session.fault):
+            self.facts.fault = self.facts.fault or session.fault
 
     def _end(self, session: Session) -> None:
         session.close()

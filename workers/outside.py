@@ -10,7 +10,7 @@ import _thread
 import gc
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from typing import Any
 
@@ -45,6 +45,8 @@ class Outside:
         self._pid = os.getpid()
         self._jobs: SimpleQueue[Any] = SimpleQueue()
         self._answers: SimpleQueue[tuple[bool, Any]] = SimpleQueue()
+        self._done = _thread.allocate_lock()
+        self._done.acquire()
         before = _thread.stack_size(_STACK_BYTES)
         _thread.start_new_thread(deque, (map(self._answers.put, map(_attempt, iter(self._jobs.get, None))), 0))
         _thread.stack_size(before)
@@ -56,21 +58,37 @@ class Outside:
         Raises:
             OutsideFailed: it raised something, which `describe` has described out there.
         """
+        return self.run_all((function, *arguments))[0]
+
+    def run_all(self, *jobs: tuple[Any, ...]) -> list[Any]:
+        """Call functions with their arguments out there, one right after the other, and return what they return.
+
+        Raises:
+            OutsideFailed: one of them raised something; the first speaks for all.
+        """
         insist = self.insist  # now, and not when somebody may have put something in its place
         gc.enable()
-        self._jobs.put((self._pid, self.describe, function, arguments))
-        fine, result = self._answers.get()
+        answers = self._wait_for(jobs)
         self.collects = gc.isenabled()
         gc.disable()
         insist()
-        if not fine:
-            raise OutsideFailed(result)
-        return result
+        for fine, result in answers:
+            if not fine:
+                raise OutsideFailed(result)
+        return [result for _, result in answers]
 
     def ask(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function that no candidate has made, and insist on nothing."""
-        self._jobs.put((self._pid, self.describe, function, arguments))
-        return self._answers.get()[1]
+        return self._wait_for([(function, *arguments)])[0][1]
+
+    def _wait_for(self, jobs: Sequence[tuple[Any, ...]]) -> list[tuple[bool, Any]]:
+        """Hand jobs over and sleep until all are done: to look at each answer would disturb the next job."""
+        for function, *arguments in (*jobs, (self._done.release,)):
+            self._jobs.put((self._pid, self.describe, function, arguments))
+        self._done.acquire()
+        answers = [self._answers.get() for _ in jobs]
+        self._answers.get()
+        return answers
 
 
 def _unheeded() -> None: ...
@@ -80,7 +98,7 @@ def _undescribed(error: BaseException) -> dict[str, Any]:
     return {"ok": False, "kind": "runtime", "error": type(error).__name__}
 
 
-def _attempt(job: tuple[int, Describe, Callable[..., Any], tuple[Any, ...]]) -> tuple[bool, Any]:
+def _attempt(job: tuple[int, Describe, Callable[..., Any], Sequence[Any]]) -> tuple[bool, Any]:
     pid, describe, function, arguments = job
     try:
         answer = True, function(*arguments)

@@ -204,11 +204,9 @@ class RemoteCandidate:
             text = "killed by SIGKILL, most likely for the memory it held"
             self._fail(Outcome.OUT_OF_MEMORY, text, word)
         kind, _, name = word.partition(":")
-        how = (
-            f"died of {'signal ' * name.isdigit()}{name}"
-            if kind == "signal"
-            else f"exited with code {name} instead of answering"
-        )
+        how = f"exited with code {name} instead of answering"
+        if kind == "signal":
+            how = f"died of signal {name}" if name.isdigit() else f"died of {name}"
         self._fail(Outcome.CRASHED, f"the process {how}", word)
 
     def _checked(self, reply: dict[str, Any]) -> dict[str, Any]:

@@ -45,6 +45,8 @@ class Answer(NamedTuple):
     """Whether the inputs were written to."""
     mutated: tuple[tuple[str, bool], ...] = ()
     """Names of parameters and buffers that were written to, and whether each is a parameter."""
+    scalars: tuple[Any, ...] = ()
+    """What stands beside the outputs and is no tensor."""
     late_ms: float = 0.0
     """Milliseconds that the device went on working after the last event of a timed call."""
     settled: bool = True
@@ -234,7 +236,7 @@ class Session:
     def timed(self, expected: Expected) -> tuple[float, Answer]:
         """Time one call on the inputs that lie ready; return the milliseconds claimed, and what comes with them.
 
-        The outputs are a plain list of tensors like those of `expected`, as in `arm`.
+        Outputs are nested, shaped and typed like those of `expected`; numbers beside them are the caller's to compare.
         """
         sink = self._take(expected)
         start = time.perf_counter()
@@ -245,7 +247,7 @@ class Session:
             if not SHORTEST_MS <= milliseconds <= most_ms:
                 raise ValueError(f"{milliseconds:.3g} ms within {most_ms:.3g} ms")
             late_ms, settled, compiled = _number(reply["late_ms"]), reply["settled"] is True, int(reply["compiled"])
-        answer = self._answer(reply, _flat(expected), sink)
+        answer = self._answer(reply, expected, sink, scalars=False)
         return milliseconds, answer._replace(late_ms=late_ms, settled=settled, compiled=compiled)
 
     def preload(self, segment: Segment, sets: Sequence[Sequence[TensorSpec]]) -> None:
@@ -254,15 +256,11 @@ class Session:
         places = [[list(spec) for spec in specs] for specs in sets]
         self._ask("preload", {"source": segment.fd, "sets": places})
 
-    def burst(self, spin_ms: float) -> tuple[list[tuple[int, ...]], float]:
-        """Let the process make a timed call on each preloaded set, after a spin of the device.
-
-        Returns the checksums of each call's outputs, and the milliseconds that it took to launch the calls, as claimed.
-        """
-        reply = self._ask("burst", {"spin_ms": spin_ms})
+    def burst(self) -> list[tuple[int, ...]]:
+        """Let the process make a timed call on each preloaded set; return the checksums of each call's outputs."""
+        reply = self._ask("burst", {})
         with _reading("checksums"):
-            checksums = [tuple(int(value) for value in row) for row in reply["checksums"]]
-            return checksums, _number(reply["launch_ms"])
+            return [tuple(int(value) for value in row) for row in reply["checksums"]]
 
     def snapshot(self, expected: Expected, index: int) -> Answer:
         """Take the outputs of one of the calls of the last burst, as a plain list."""
@@ -318,10 +316,11 @@ class Session:
             other_launches=other,
         )
 
-    def _answer(self, reply: dict[str, Any], expected: Expected, sink: Segment) -> Answer:
+    def _answer(self, reply: dict[str, Any], expected: Expected, sink: Segment, *, scalars: bool = True) -> Answer:
         claims = self._claims(reply)
         with _reading("outputs"):
-            fault = _structure_fault(reply, expected)
+            fault = _structure_fault(reply, expected, scalars=scalars)
+            claims = claims._replace(scalars=tuple(scalars_of(reply["skeleton"])))
             if fault is not None:
                 return claims._replace(outcome=fault[0], detail=fault[1])
             specs = specs_from(reply["tensors"], sink.size)
@@ -350,13 +349,13 @@ def _flat(expected: Expected) -> Expected:
     return expected._replace(skeleton=flatten(list(expected.working), []))
 
 
-def _structure_fault(reply: dict[str, Any], expected: Expected) -> tuple[Outcome, str] | None:
+def _structure_fault(reply: dict[str, Any], expected: Expected, *, scalars: bool) -> tuple[Outcome, str] | None:
     """Compare nesting, shapes and dtypes with the reference's; return what is wrong."""
     if {"D3", "C11"} & set(reply["codes"]):
         return Outcome.RUNTIME_ERROR, "ModelNew returned something else than plain dense tensors"
     if shape_of(reply["skeleton"]) != shape_of(expected.skeleton):
         return Outcome.WRONG_SHAPE, "the outputs are nested or counted otherwise than the reference's"
-    if not all(map(_same_scalar, scalars_of(reply["skeleton"]), scalars_of(expected.skeleton))):
+    if scalars and not same_scalars(scalars_of(reply["skeleton"]), expected):
         return Outcome.WRONG_VALUE, "a number beside the tensors is not the reference's"
     shapes = [(str(dtype), [int(size) for size in shape]) for dtype, shape in reply["shapes"]]
     if len(shapes) != len(expected.working):
@@ -369,6 +368,12 @@ def _structure_fault(reply: dict[str, Any], expected: Expected) -> tuple[Outcome
         if dtype != _name(working.dtype):
             return Outcome.WRONG_DTYPE, claimed_text(f"expected dtype {_name(working.dtype)}, got {dtype}")
     return None
+
+
+def same_scalars(claimed: Sequence[Any], expected: Expected) -> bool:
+    """Whether the numbers beside the tensors are those of the reference."""
+    wanted = scalars_of(expected.skeleton)
+    return len(claimed) == len(wanted) and all(map(_same_scalar, claimed, wanted))
 
 
 def _same_scalar(claimed: Any, wanted: Any) -> bool:

@@ -2,8 +2,11 @@
 
 import secrets
 import time
+from collections import deque
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
+
+from torch import Tensor
 
 from drkernel_q.correctness import Precision
 from drkernel_q.errors import BadProblem
@@ -13,26 +16,18 @@ from workers.measure import outline
 from workers.recheck import Recheck
 from workers.reference import Reference
 from workers.segment import Segment, create
-from workers.session import LARGE_BYTES, Answer, Session, pack_inputs
+from workers.session import Answer, Session, pack_inputs, same_scalars
 from workers.shared import ALIGN, unflatten
 from workers.stopwatch import Stopwatch
 
 #: What the candidate is compared with: a baseline, and the arithmetic of its products.
 Version = tuple[Baseline, Precision]
-#: Buffers that the inputs of timed calls take turns over; one when inputs have more than `LARGE_BYTES`, since both
-#: processes hold several times that.
-SLOTS = 3
+#: Buffers that inputs and outputs of timed calls take turns over, and their bytes at most: where a tensor lies decides
+#: up to half a percent of a call's time, and one place would be the same in all calls of a process.
+SLOTS = 8
+SLOT_BYTES = 2 * 2**30
 #: Most bytes of inputs of one burst.
 BURST_BYTES = 8 * 2**30
-
-
-class BurstTime(NamedTuple):
-    """How long a burst took."""
-
-    seconds: float
-    """By the judge's clock, from request to reply."""
-    launch_ms: float
-    """Time that the host took to launch the calls, as claimed."""
 
 
 class Side(Protocol):
@@ -44,7 +39,7 @@ class Side(Protocol):
 
 
 def _slots_for(size_bytes: int) -> int:
-    return SLOTS if size_bytes <= LARGE_BYTES else 1
+    return max(min(SLOTS, SLOT_BYTES // max(size_bytes, 1)), 1)
 
 
 class ReferenceSide:
@@ -58,6 +53,8 @@ class ReferenceSide:
         first, size = pack_inputs(reference.inputs(secrets.randbits(63)))[1::2]
         self.slots = [[tensor.clone() for tensor in first] for _ in range(_slots_for(size))]
         self.slot = 0
+        self.recent: deque[list[Tensor]] = deque(maxlen=len(self.slots) - 1)
+        """Outputs that are kept for a while, so that the next ones come to lie elsewhere."""
         self.late_ms: list[float] = []
 
     def timed(self) -> float:
@@ -68,7 +65,8 @@ class ReferenceSide:
         for tensor, new in zip(tensors, fresh, strict=True):
             tensor.copy_(new)
         values = [unflatten(skeleton, tensors) for skeleton in skeletons]
-        milliseconds, _ = self.stopwatch.time(lambda: self.reference.run(values, *self.version))
+        milliseconds, outputs = self.stopwatch.time(lambda: self.reference.run(values, *self.version))
+        self.recent.append(outputs)
         self.late_ms.append(self.stopwatch.late_ms)
         return milliseconds
 
@@ -118,16 +116,18 @@ class CandidateSide:
     def _look(self, inputs: Sequence[Any], answer: Answer) -> None:
         if answer.outputs is None:
             self.recheck.faults.append(answer.detail or "an output of another kind")
-        else:
-            self.recheck.look(inputs, answer.outputs)
+            return
+        self.recheck.look(inputs, answer.outputs)
+        if answer.scalars and not same_scalars(answer.scalars, self.reference.expected(inputs)):
+            self.recheck.faults.append("a number beside the tensors is not the reference's")
 
     @property
     def most_calls(self) -> int:
         """Longest burst that the sets of inputs leave room for."""
         return BURST_BYTES // max(self.size, 1)
 
-    def burst(self, calls: int, spin_ms: float) -> BurstTime:
-        """Let the candidate make timed calls on fresh inputs in a row.
+    def burst(self, calls: int) -> float:
+        """Let the candidate make timed calls on fresh inputs in a row; return the seconds by the judge's clock.
 
         With its reply the process commits itself to all outputs by their checksums; those of one call, chosen only
         then, are fetched and looked at.
@@ -144,7 +144,7 @@ class CandidateSide:
         ]
         self.session.preload(self.sets, places)
         start = time.perf_counter()
-        checksums, launch_ms = self.session.burst(spin_ms)
+        checksums = self.session.burst()
         seconds = time.perf_counter() - start
         chosen = secrets.randbelow(calls)
         answer = self.session.snapshot(self.expected_like, chosen)
@@ -152,7 +152,7 @@ class CandidateSide:
         if tuple(map(integrity.checksum, answer.outputs or ())) != promised:
             self.recheck.faults.append("the outputs are others than those that the process committed itself to")
         self._look(self.reference.inputs(seeds[chosen]), answer)
-        return BurstTime(seconds, launch_ms)
+        return seconds
 
     def close(self) -> None:
         """Give back the memory that was shared."""

@@ -9,7 +9,6 @@ import builtins
 import contextlib
 import functools
 import gc
-import importlib.util
 import json
 import json.scanner
 import mmap
@@ -20,17 +19,19 @@ import struct
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 from torch._C._dynamo.eval_frame import get_eval_frame_callback
+from torch._utils import CallbackRegistry
 from torch.cuda import _gpu_trace
 
 from workers.deeds import audit_hook
 from workers.launch import launch_types
-from workers.witness import functions_of, unchanged
+from workers.witness import functions_of, unchanged, undisturbed
 
 #: What is watched, and the code of a change.
 CODES: Mapping[str, str] = {
@@ -51,8 +52,9 @@ SOFT = frozenset({"threads", "numeric flags", "garbage collector", "foreign call
 _HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks")
 #: Operators of torch that the harness relies on, and the keys under which they are dispatched for its tensors.
 _OPERATORS = (
-    *("copy_", "zero_", "fill_.Scalar", "empty.memory_format", "empty_strided", "sum.dim_IntList", "take", "equal"),
-    *("clone", "detach", "view.dtype", "as_strided", "stack"),
+    *("aten::copy_", "aten::zero_", "aten::fill_.Scalar", "aten::empty.memory_format", "aten::empty_strided"),
+    *("aten::sum", "aten::sum.dim_IntList", "aten::take", "aten::equal", "aten::clone", "aten::view.dtype"),
+    *("aten::as_strided", "aten::detach", "aten::stack", "aten::index_put_"),
 )
 _KEYS = ("ADInplaceOrView", "Autograd", "BackendSelect", "CPU", "CUDA", "Composite")
 #: What an answer from the candidate's thread may be.
@@ -69,23 +71,33 @@ class Guard:
     """Watches this process from now on; whoever makes it is not watched himself."""
 
     check: Callable[[], bool]
-    """Says whether the code that the harness runs is untouched, and remembers if it was not."""
+    """Says whether the harness can go on without running code of the candidate, and remembers if it cannot."""
     changes: Callable[[], list[str]]
     """Names what differs from the beginning, and what was done since."""
 
     def __init__(self, device: str, *, ask: Ask = _directly, collects: Callable[[], bool] = gc.isenabled) -> None:
         """Watch what code that `ask` calls does; `collects` says whether garbage is collected meanwhile."""
         ours, names, deeds = _our_code(), tuple(CODES), set[str]()
-        same = unchanged(ours, [*_OWNERS, *launch_types(device)])
+        same, dispatched = unchanged(ours, [*_OWNERS, *launch_types(device)]), undisturbed(_OPERATORS, _KEYS)
+        callbacks = tuple(registry.callback_list.__len__ for registry in _registries())
         observe, frames = functools.partial(_observe, device, ask, collects), sys._current_frames
         before, running = observe(), len(frames())
 
         def check() -> bool:
+            sound = True
             if not same():
                 deeds.add("functions")
+                sound = False
+            if not dispatched():
+                deeds.add("operators")
+                sound = False
+            for count in callbacks:
+                if count():
+                    deeds.add("module hooks")
+                    sound = False
             if frames().__len__() > running:
                 deeds.add("threads")
-            return "functions" not in deeds
+            return sound
 
         def changes() -> list[str]:
             if not check():
@@ -99,10 +111,16 @@ class Guard:
 
 
 def _our_code() -> list[Any]:
-    """List our modules, and the classes that are defined in them."""
+    """List our modules and the classes that are defined in them, and what else nobody has a reason to touch."""
     modules = [module for name, module in sys.modules.items() if name.split(".")[0] == "workers"]
     classes = {value: None for module in modules for value in vars(module).values() if isinstance(value, type)}
-    return [*modules, *(kind for kind in classes if kind.__module__.split(".")[0] == "workers")]
+    own = (kind for kind in classes if kind.__module__.split(".")[0] == "workers")
+    return [*modules, *own, json._default_decoder, _gpu_trace, CallbackRegistry, *_registries()]  # type: ignore[attr-defined]
+
+
+def _registries() -> list[Any]:
+    """List what torch calls back for every event, wait and allocation on the device."""
+    return [value for value in vars(_gpu_trace).values() if isinstance(value, CallbackRegistry)]
 
 
 def _observe(device: str, ask: Ask, collects: Callable[[], bool]) -> dict[str, str]:
@@ -114,27 +132,13 @@ def _observe(device: str, ask: Ask, collects: Callable[[], bool]) -> dict[str, s
     tracing = (sys.gettrace, sys.getprofile, get_eval_frame_callback)
     return {
         "modes": " ".join(map(there, modes)),
-        "operators": "\n".join(_dispatched()),
-        "module hooks": str(_hooks()),
+        "operators": str(sum(name.startswith("aten/") for name in torch.library._impls)),
+        "module hooks": str([len(getattr(nn.modules.module, name, ())) for name in _HOOKS]),
         "tracing": " ".join(map(there, tracing)),
         "garbage collector": f"{collects()} {len(gc.callbacks)}",
         "numeric flags": f"{there(torch.is_grad_enabled)} {there(_default_device)} {_flags()}",
         "stream": there(torch._C._cuda_getCurrentRawStream, 0) if device == "cuda" else "",
     }
-
-
-def _dispatched() -> list[str]:
-    """List where the operators that matter are registered, for the keys that matter."""
-    dumps = (torch._C._dispatch_dump(f"aten::{name}") for name in _OPERATORS)
-    lines = (line for dump in dumps for line in dump.splitlines() if line.startswith(_KEYS))
-    return [*lines, *sorted(name for name in torch.library._impls if name.startswith("aten/"))]
-
-
-def _hooks() -> list[int]:
-    """Count what is called back: by every module of torch, and for every event, wait and allocation on the device."""
-    of_modules = [len(getattr(nn.modules.module, name, ())) for name in _HOOKS]
-    registries = [value for name, value in vars(_gpu_trace).items() if name.endswith("Callbacks")]
-    return [*of_modules, *(len(registry.callback_list) for registry in registries)]
 
 
 def _default_device() -> str:
@@ -157,9 +161,10 @@ def _flags() -> tuple[Any, ...]:
 _OWNERS: tuple[Any, ...] = (
     *(torch, torch.Tensor, torch.nn.Module, torch.nn.Parameter, torch.nn.functional, torch.cuda, torch.cuda.Event),
     *(torch.library, torch.autograd, torch.autograd.grad_mode, torch.no_grad, torch.set_grad_enabled),
-    *(torch.utils._pytree, torch.backends.cudnn, _gpu_trace, nn.modules.module),
+    *(torch.utils._pytree, torch.backends.cudnn, nn.modules.module),
     *(torch.profiler.profile, torch.autograd.profiler, torch.autograd.profiler.profile),
     *(torch.autograd.profiler.record_function, torch._C._autograd),
-    *(builtins, contextlib, functools, importlib.util, os, sys, time, traceback, gc, mmap),
+    *(torch.profiler.profiler, torch.autograd.profiler_util, torch.cuda.memory),
+    *(builtins, contextlib, functools, os, sys, time, traceback, gc, mmap, warnings),
     *(json, json.decoder, json.decoder.JSONDecoder, json.scanner, struct, select, socket, socket.socket),
 )

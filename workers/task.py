@@ -1,4 +1,4 @@
-"""The tasks `drkq.evaluate`, `drkq.profile`, `drkq.check` and `drkq.audit`: claim, judge, answer. Thin on purpose."""
+"""The tasks `drkq.evaluate`, `drkq.profile`, `drkq.check` and `drkq.audit`: what a worker does at its desk. Thin."""
 
 import os
 import signal
@@ -7,23 +7,20 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
-from celery import Celery
-from celery.exceptions import Reject
+from celery import Celery, Task
 from celery.utils.log import get_task_logger
-from pydantic import ValidationError
 
-from drkernel_q import __version__
-from drkernel_q.audit import Audit, AuditRequest
+from drkernel_q.audit import AuditRequest
+from drkernel_q.environment import Environment
 from drkernel_q.errors import DeviceQuarantined, UnreliableClock
-from drkernel_q.evaluation import EvaluationRequest, Failure, Reply, Stage
-from drkernel_q.queue.app import AUDIT, CHECK, LEASE_S, PROFILE, TASKS, queue_names
+from drkernel_q.evaluation import EvaluationRequest, Failure
+from drkernel_q.queue.app import TASKS, queue_names
 from drkernel_q.queue.connection import connect
-from drkernel_q.queue.ledger import MAX_ATTEMPTS, Claim, ClaimState, Ledger
+from drkernel_q.queue.desk import Answer, Desk, Reaper
 from drkernel_q.queue.registry import WorkerCard, WorkerState, announce
-from drkernel_q.request import Request
+from drkernel_q.rules import RULES_VERSION
 from drkernel_q.settings import Settings
 from workers.device import Device, find_device
 from workers.evaluator import Evaluator, Judged
@@ -31,29 +28,24 @@ from workers.wire import WireClosed, WireTimeout
 
 log = get_task_logger(__name__)
 
-Result = Judged | Audit | Failure
-
-#: The stages of the tasks that do not take what the request asks for.
-STAGES = {
-    PROFILE: (Stage.CORRECTNESS, Stage.PROFILE),
-    CHECK: (Stage.CORRECTNESS, Stage.INTEGRITY),
-}
-
 
 class Worker:
-    """The pool child of one worker: its connection, its card, its evaluator."""
+    """The pool child of one worker: its connection, its card, its desk, its evaluator."""
 
-    def __init__(self, settings: Settings, device: Device, worker_id: str) -> None:
+    def __init__(self, app: Celery, settings: Settings, device: Device, worker_id: str) -> None:
         """Connect, and begin to get ready in the background; the card goes up when that is done."""
         self.host = socket.gethostname()
         self.id = worker_id
         self.device = device
         self.redis = connect(settings)
-        self.ledger = Ledger(self.redis)
+        self.desk = Desk(app, self.redis, worker_id, RULES_VERSION)
         self.evaluator = Evaluator(settings, device, self.host)
         self.started_at = _now()
+        self._leaving = False
         self._ready = threading.Lock()
         threading.Thread(target=self._get_ready, args=(connect(settings),), daemon=True).start()
+        reaper = Reaper(app, connect(settings))
+        threading.Thread(target=reaper.run, args=(threading.Event(),), daemon=True).start()
 
     def _get_ready(self, redis: Any) -> None:
         try:
@@ -65,11 +57,16 @@ class Worker:
             _leave()
 
     @property
-    def _is_lost(self) -> bool:
+    def lost(self) -> bool:
         """Whether nothing can be judged here any more: the device is quarantined, or no zygote starts."""
-        return self.evaluator.quarantine is not None or not self.evaluator.versions
+        return self.evaluator.quarantine is not None or self._leaving
+
+    def environment(self) -> Environment | None:
+        """Return where and with what is judged here, once the zygote is ready."""
+        return self.evaluator.environment() if self.evaluator.versions else None
 
     def _card(self, state: WorkerState, request_id: str | None) -> WorkerCard:
+        environment = self.environment()
         return WorkerCard(
             id=self.id,
             host=self.host,
@@ -79,7 +76,7 @@ class Worker:
             capabilities=self.device.capabilities,
             queues=queue_names(self.host, self.device.name, self.device.capabilities),
             pid=os.getpid(),
-            versions={"drkq": __version__, "driver": self.device.driver or "", **self.evaluator.versions},
+            versions=environment.conditions(RULES_VERSION).versions if environment else {},
             isolation=self.evaluator.isolation,
             state=state,
             request_id=request_id,
@@ -87,96 +84,45 @@ class Worker:
             last_progress=_now(),
         )
 
-    def run(self, task: str, payload: dict[str, Any]) -> None:
-        """Serve one delivery."""
-        kind = AuditRequest if task == AUDIT else EvaluationRequest
-        try:
-            request = kind.model_validate(payload)
-        except ValidationError as error:
-            log.error("a request that is none: %s", error)
-            raise Reject(str(error), requeue=False) from error
-        if self.evaluator.quarantine is not None:
-            raise Reject("the device is quarantined", requeue=True)
-        claim = self.ledger.claim(request.id, self.id)
-        if not claim.wants_reply:
-            log.info("%s is %s", request.id, claim.state.value)
-            return
-        with self._hold(claim), self._ready, self._busy(request.id):
-            result = self._result(claim, task, request)
-        if isinstance(result, Failure) and self._is_lost:
-            _leave()
-            if result.kind == "infrastructure" and self.ledger.release(claim):
-                raise Reject(result.message, requeue=True)  # for a worker whose device is well
-        if not self._finish(claim, request, result):
-            log.warning("%s was taken over by another worker", request.id)
-
-    def _result(self, claim: Claim, task: str, request: EvaluationRequest | AuditRequest) -> Result:
-        if claim.state is ClaimState.CANCELLED:
-            return Failure(kind="cancelled", message="Cancelled before it began.")
-        if claim.state is ClaimState.EXHAUSTED:
-            text = f"Given up after {MAX_ATTEMPTS} attempts whose workers did not live to answer."
-            return Failure(kind="infrastructure", message=text)
-        cancelled = partial(self.ledger.is_cancelled, request.id)
+    def do(self, request: EvaluationRequest | AuditRequest, cancelled: Callable[[], bool]) -> Answer:
+        """Judge a kernel, or audit a problem."""
         if isinstance(request, AuditRequest):
-            return self.evaluator.audit(request, cancelled)
-        if task in STAGES:
-            protocol = request.protocol.model_copy(update={"stages": STAGES[task]})
-            request = request.model_copy(update={"protocol": protocol})
-        return self.evaluator.judge(request, cancelled)
-
-    def _finish(self, claim: Claim, request: Request, result: Result) -> bool:
-        reply = Reply(
-            id=request.id,
-            attempt=claim.attempt,
-            worker=self.id,
-            evaluation=result.evaluation if isinstance(result, Judged) else None,
-            artefacts=result.artefacts if isinstance(result, Judged) else None,
-            audit=result if isinstance(result, Audit) else None,
-            failure=result if isinstance(result, Failure) else None,
-            finished_at=_now(),
-        )
-        return self.ledger.finish(claim, request, reply)
+            answer = Answer(self.evaluator.audit(request, cancelled))
+        else:
+            found = self.evaluator.judge(request, cancelled)
+            answer = Answer(found.evaluation, found.artefacts) if isinstance(found, Judged) else Answer(found)
+        if isinstance(answer.facts, Failure):
+            self._leaving = not self.evaluator.versions
+            if self.lost:
+                _leave()
+        return answer
 
     @contextmanager
-    def _busy(self, request_id: str) -> Iterator[None]:
-        announce(self.redis, self._card(WorkerState.BUSY, request_id))
-        try:
-            yield
-        finally:
-            announce(self.redis, self._card(WorkerState.DRAINING if self._is_lost else WorkerState.IDLE, None))
-
-    @contextmanager
-    def _hold(self, claim: Claim) -> Iterator[None]:
-        """Extend the lease while the judge works."""
-        done = threading.Event()
-
-        def extend() -> None:
-            while not done.wait(LEASE_S / 3):
-                self.ledger.extend(claim)
-
-        keeper = threading.Thread(target=extend, daemon=True)
-        keeper.start()
-        try:
-            yield
-        finally:
-            done.set()
-            keeper.join()
+    def busy(self, request_id: str) -> Iterator[None]:
+        """Show on the card that a request is being worked on, once everything is ready for it."""
+        with self._ready:
+            announce(self.redis, self._card(WorkerState.BUSY, request_id))
+            try:
+                yield
+            finally:
+                announce(self.redis, self._card(WorkerState.DRAINING if self.lost else WorkerState.IDLE, None))
 
 
 def register(app: Celery, worker: Callable[[], Worker]) -> None:
     """Register the tasks; `worker` gives the pool child's own worker."""
     for name in TASKS:
 
-        def run(payload: dict[str, Any], name: str = name) -> None:
-            worker().run(name, payload)
+        def run(task: Task, payload: dict[str, Any], name: str = name) -> None:
+            mine = worker()
+            mine.desk.serve(name, payload, task.request.delivery_info["routing_key"], mine)
 
-        app.task(name=name)(run)
+        app.task(name=name, bind=True)(run)
 
 
-def make_worker(settings: Settings) -> Worker:
+def make_worker(app: Celery, settings: Settings) -> Worker:
     """Make the worker of this process from what its supervisor left in the settings."""
     device = find_device(settings.device)
-    return Worker(settings, device, settings.worker_id or f"{socket.gethostname()}-{device.name}")
+    return Worker(app, settings, device, settings.worker_id or f"{socket.gethostname()}-{device.name}")
 
 
 def _leave() -> None:

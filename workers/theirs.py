@@ -1,7 +1,7 @@
 """Theirs: what runs on the candidate's thread (`workers.outside`): calls of its code, and looks at what it has made.
 
-Frames of these functions lie below its own, so they are given nothing but what is the candidate's already, functions of
-torch, and a stop-watch, whose time the judge holds against its own clock.
+Frames of these functions lie below its own, so they are given nothing but what is the candidate's already, and
+functions of torch.
 """
 
 import contextlib
@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from workers import fault, integrity
 from workers.shared import flatten
-from workers.stopwatch import Stopwatch
 
 #: Longest error text that is sent, characters; the end of a traceback says most.
 MAX_ERROR = 6000
@@ -71,22 +70,6 @@ def called(forward: Callable[[], Any], grad: bool, sync: Callable[[], None]) -> 
         seconds = time.perf_counter() - start
     outputs: list[Tensor] = []
     return seconds, flatten(result, outputs), outputs
-
-
-def timed(stopwatch: Stopwatch, forward: Callable[[], Any]) -> tuple[float, float, bool, list[Tensor]]:
-    """Time one call; return its milliseconds, what the stop-watch says of its end, and the outputs."""
-    with torch.no_grad():
-        milliseconds, outputs = stopwatch.time(forward)
-    return milliseconds, stopwatch.late_ms, stopwatch.settled, outputs
-
-
-def burst(
-    stopwatch: Stopwatch, calls: list[Callable[[], Any]], spin_ms: float
-) -> tuple[list[list[Tensor]], list[list[int]], float]:
-    """Make calls in a row; return outputs and checksums call by call, and the milliseconds that launching took."""
-    with torch.no_grad():
-        made = stopwatch.burst(calls, spin_ms)
-    return made.outputs, made.checksums, made.launch_ms
 
 
 def adopt_state(model: Any, given: dict[str, Tensor]) -> str:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from drkernel_q.evaluation import BaselineTiming, Timing, side_name
-from drkernel_q.speedup import speedup_interval
+from drkernel_q.speedup import measured_speedup
 from workers import clock
 from workers.clock import Clock
 from workers.reference import Reference
@@ -21,7 +21,7 @@ from workers.stopwatch import Stopwatch
 
 #: Warm-up of each side, seconds and calls at least.
 WARM_UP_S = {"cuda": 0.1, "cpu": 0.0}
-WARM_UP_CALLS = {"cuda": 5, "cpu": 1}
+WARM_UP_CALLS = {"cuda": 10, "cpu": 1}
 #: Calls of the reference with no candidate around.
 ALONE_CALLS = 15
 
@@ -114,7 +114,7 @@ def summarize(references: dict[Version, list[list[float]]], candidate: list[list
     """Turn blocks of milliseconds into the timing of an evaluation; the first version is the headline."""
     rows = []
     for (baseline, precision), blocks in references.items():
-        speedup, low, high = speedup_interval(blocks, candidate)
+        speedup, low, high = measured_speedup(blocks, candidate)
         rows.append(
             BaselineTiming(
                 baseline=baseline,

@@ -14,6 +14,8 @@ from json.encoder import c_make_encoder, encode_basestring_ascii  # type: ignore
 from types import FunctionType, ModuleType
 from typing import Any
 
+import torch
+
 from workers.wire import LENGTH, SEAL, sealer
 
 #: What `sys` holds for a while.
@@ -67,15 +69,16 @@ def ender(
 
 
 def unchanged(ours: Iterable[Any], others: Iterable[Any]) -> Callable[[], bool]:
-    """Return a function that says whether modules and classes still hold the very same things.
+    """Return a function that says whether modules, classes and objects still hold the very same things.
 
     Of `ours` everything counts, with the code of functions, and nothing may be added. Of `others` it is what can be
     called, and nothing may be added that hides a builtin or something inherited.
     """
     ours = list(ours)
+    theirs = {id(layer): layer for owner in others for layer in _layers(owner)}.values()
     known = tuple(
         (vars(owner).get, tuple(names.items()))
-        for owner, names in [*((each, _all(each)) for each in ours), *((each, _callables(each)) for each in others)]
+        for owner, names in [*((each, _all(each)) for each in ours), *((each, _callables(each)) for each in theirs)]
     )
     sizes = tuple((vars(owner).__len__, len(vars(owner))) for owner in ours)
     codes = tuple((function, function.__code__) for function in functions_of(ours))
@@ -97,23 +100,45 @@ def unchanged(ours: Iterable[Any], others: Iterable[Any]) -> Callable[[], bool]:
     return check
 
 
+def undisturbed(operators: Iterable[str], keys: tuple[str, ...]) -> Callable[[], bool]:
+    """Return a function that says whether torch dispatches operators to the same code still, for keys that begin so."""
+    dump, starts = torch._C._dispatch_dump, str.startswith
+    known = tuple((name, dump(name)) for name in operators)
+
+    def lines(text: str) -> list[str]:
+        return [line for line in text.splitlines() if starts(line, keys)]
+
+    def check() -> bool:
+        for name, text in known:
+            now = dump(name)
+            if now != text and lines(now) != lines(text):
+                return False
+        return True
+
+    return check
+
+
 def functions_of(owners: Iterable[Any]) -> frozenset[FunctionType]:
     """Collect the functions of modules and classes."""
     return frozenset(value for owner in owners for value in vars(owner).values() if isinstance(value, FunctionType))
 
 
 def _all(owner: Any) -> dict[str, object]:
-    """List what a module or class of ours holds, with what Python would add by itself sooner or later."""
+    """List what a module, class or object of ours holds, with what Python would add by itself sooner or later."""
     if isinstance(owner, ModuleType):
         vars(owner).setdefault("__warningregistry__", {})
-    else:
+    elif isinstance(owner, type):
         owner.__annotations__  # noqa: B018 - makes them
     return dict(vars(owner))
 
 
+def _layers(owner: Any) -> tuple[Any, ...]:
+    """Return a module, or a class with those that it inherits from."""
+    return owner.__mro__ if isinstance(owner, type) else (owner,)
+
+
 def _callables(owner: Any) -> dict[str, object]:
-    held = vars(owner)
-    beneath = [builtins] if isinstance(owner, ModuleType) else getattr(owner, "__mro__", (owner,))[1:]
+    held, beneath = vars(owner), [builtins] if isinstance(owner, ModuleType) else owner.__mro__[1:]
     hidden = {name: _ABSENT for layer in beneath if layer is not owner for name in vars(layer) if name not in held}
     return hidden | {
         name: value

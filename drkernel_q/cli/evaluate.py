@@ -49,6 +49,15 @@ _KERNEL = click.Path(path_type=Path, allow_dash=True)
 )
 @click.option("--kernelbench", metavar="DIR", type=_PATH, help="A checkout of KernelBench (also: DRKQ_KERNELBENCH).")
 @click.option("--run", default="eval", show_default=True, metavar="NAME", help="Run of the store to keep this under.")
+@click.option("--fresh", is_flag=True, help="Evaluate also what was evaluated before.")
+@click.option(
+    "--repeat",
+    type=click.IntRange(1, 100),
+    default=1,
+    show_default=True,
+    metavar="N",
+    help="Evaluate each kernel N times, each time anew.",
+)
 @click.option("--feedback", "form", flag_value="feedback", help="What the author of the kernel is told, as text.")
 @click.option("--json", "form", flag_value="json", help="One JSON document (a list for several files).")
 @click.option("--jsonl", "form", flag_value="jsonl", help="One JSON document a line, as they come.")
@@ -56,7 +65,8 @@ def command(problem: str | None, reference: Path | None, **options: Any) -> None
     """Judge kernels: correct? honest? how fast? how much of the device time is their own?
 
     A kernel is a Python file that defines ModelNew; `-` reads one from standard input. With no broker URL set, a
-    broker and a worker are started for this command and stopped at its end.
+    broker and a worker are started for this command and stopped at its end. What was evaluated before, on such a device
+    and by the same versions, is answered from memory, unless it is to be --fresh.
 
     \b
     Examples:

@@ -1,14 +1,18 @@
 """How audits are shown: a line for people, a document for programs, a table for a page; and those that are stored."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from drkernel_q.audit import Audit, Flag, FlagCode
 from drkernel_q.cli.output import say
 from drkernel_q.errors import MissingExtra, NoStore, OutdatedStore
 from drkernel_q.problem import Problem
 from drkernel_q.settings import Settings
+
+if TYPE_CHECKING:
+    from drkernel_q.store import Store
 
 _COLUMNS = ("problem", "flags", "ms", "compile, ms", "kernels", "error", "least MB", "GFLOP", "peak GB")
 #: Flags whose detail names tensors; of the others the table shows the code alone.
@@ -17,19 +21,40 @@ _NAMING = frozenset({FlagCode.INPUT_INSENSITIVE, FlagCode.WEIGHT_INSENSITIVE, Fl
 _DETAIL_CHARS = 60
 
 
-def stored_audits(settings: Settings, problems: Iterable[Problem]) -> dict[str, Mapping[str, Audit]]:
-    """Find what the store knows of problems, by hash and kind of device; where it cannot be read, nothing is known."""
+@contextmanager
+def readable_store(settings: Settings) -> "Iterator[Store | None]":
+    """Open the store for a block; where it is not there, or cannot be read, that is said and there is none."""
     from drkernel_q.store import Store
 
     try:
-        with Store.open(settings.store) as store:
-            if store.path is not None and not store.path.exists():
-                return {}
-            store.check()
-            return {problem.hash: store.audits(problem.hash) for problem in problems}
-    except (NoStore, OutdatedStore, MissingExtra) as error:
-        say(f"No audit can be looked up. {error}")
-        return {}
+        store = Store.open(settings.store)
+    except (NoStore, MissingExtra) as error:
+        say(f"The store cannot be read. {error}")
+        yield None
+        return
+    with store:
+        yield store if _is_readable(store) else None
+
+
+def _is_readable(store: "Store") -> bool:
+    if store.path is not None and not store.path.exists():
+        return False
+    try:
+        store.check()
+    except (NoStore, OutdatedStore) as error:
+        say(f"The store cannot be read. {error}")
+        return False
+    return True
+
+
+def stored_audits(settings: Settings, problems: Iterable[Problem]) -> dict[str, Mapping[str, Audit]]:
+    """Find what the store knows of problems, by hash and kind of device; where it cannot be read, nothing is known."""
+    with readable_store(settings) as store:
+        try:
+            return {} if store is None else {problem.hash: store.audits(problem.hash) for problem in problems}
+        except NoStore as error:
+            say(f"No audit can be looked up. {error}")
+            return {}
 
 
 def document(problem: Problem, audit: Audit) -> dict[str, Any]:

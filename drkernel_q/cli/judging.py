@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from drkernel_q.audit import Audit
 from drkernel_q.cli import verdict
-from drkernel_q.cli.findings import stored_audits
+from drkernel_q.cli.findings import readable_store, stored_audits
 from drkernel_q.cli.output import emit_json, emit_jsonl, emit_text, progress
 from drkernel_q.errors import BadKernelFile, BadSettings
 from drkernel_q.evaluation import EvaluationRequest, Protocol, Reply
@@ -53,7 +53,10 @@ def prepare(problem_name: str | None, reference: Path | None, options: dict[str,
         raise BadSettings(
             f"`{options['baseline']}` is no list of baselines; they are eager, compile and max-autotune."
         ) from None
-    requests = tuple(_request(problem, _read(path), protocol, options) for path in options["files"])
+    kernels = [_read(path) for path in options["files"]]
+    requests = tuple(
+        _request(problem, kernel, protocol, options) for kernel in kernels for _ in range(options["repeat"])
+    )
     return Order(settings, requests, options["form"])
 
 
@@ -74,6 +77,7 @@ def _request(problem: Problem, kernel: Kernel, protocol: Protocol, options: dict
         protocol=protocol,
         deadline_s=options["deadline_s"],
         run=options["run"],
+        fresh=options["fresh"] or options["repeat"] > 1,
         submitted_at=datetime.now(UTC).isoformat(),
     )
 
@@ -85,8 +89,12 @@ async def run(order: Order) -> int:
     codes: list[int] = []
     audits: dict[str, Mapping[str, Audit]] | None = None
     device = order.settings.device
-    with progress("getting ready") as tell, join(order.settings, [device], tell) as url:
-        async with EvaluationQueue(url) as queue:
+    with (
+        progress("getting ready") as tell,
+        join(order.settings, [device], tell) as url,
+        readable_store(order.settings) as store,
+    ):
+        async with EvaluationQueue(url, archive=store) as queue:
             replies = queue.evaluate_many(order.requests, device=device)
             async for reply in with_clock(replies, len(requests), tell, "judging"):
                 request = requests[reply.id]

@@ -28,7 +28,7 @@ def document(request: EvaluationRequest, reply: Reply, audits: Mapping[str, Audi
 
     `audits` of the problem, by kind of device, say whether its speed is rewarded.
     """
-    head = {
+    head: dict[str, Any] = {
         "request_id": request.id,
         "kernel": {"name": request.kernel.name, "hash": request.kernel.hash},
         "problem": {"name": request.problem.name, "hash": request.problem.hash},
@@ -37,6 +37,7 @@ def document(request: EvaluationRequest, reply: Reply, audits: Mapping[str, Audi
         assert reply.failure is not None
         return head | {"failure": reply.failure.model_dump(mode="json")}
     audit = audits.get(reply.evaluation.environment.device_kind)
+    head |= {"cached": reply.cached, "worker": reply.worker, "finished_at": reply.finished_at}
     return head | reply.evaluation.model_dump(mode="json") | {"reward": reward(reply.evaluation, audit=audit)}
 
 
@@ -53,11 +54,16 @@ def line(request: EvaluationRequest, reply: Reply) -> str:
         return f"{name}   no verdict ({reply.failure.kind})   {reply.failure.message}"
     evaluation = reply.evaluation
     if evaluation.outcome is not Outcome.CORRECT:
-        return f"{name}   {evaluation.outcome.value}   {_last_line(evaluation.error)}"
+        return "   ".join([name, evaluation.outcome.value, _last_line(evaluation.error), *_age(reply)])
     parts = [name, "correct" if evaluation.integrity is Integrity.CLEAN else f"correct, {evaluation.integrity.value}"]
     parts += _measurements(evaluation)
     parts += [f"{item.code}: {item.detail}" for item in evaluation.evidence]
-    return "   ".join(parts)
+    return "   ".join([*parts, *_age(reply)])
+
+
+def _age(reply: Reply) -> list[str]:
+    """Say of what was not evaluated for this request when it was."""
+    return [f"evaluated {reply.finished_at[:16].replace('T', ' ')} UTC"] if reply.cached else []
 
 
 def _measurements(evaluation: Evaluation) -> list[str]:

@@ -1,14 +1,16 @@
 """The Celery app: task names, queues, time limits and the configuration that both ends share."""
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import kombu
 from celery import Celery
 
 from drkernel_q.errors import BadSettings
+from drkernel_q.evaluation import EvaluationRequest, Stage
 from drkernel_q.queue import keys
 from drkernel_q.queue.connection import broker_url
+from drkernel_q.request import Request
 from drkernel_q.settings import Settings
 
 #: The tasks; each takes one argument as a JSON object, an `EvaluationRequest`, the last an `AuditRequest`.
@@ -17,6 +19,8 @@ PROFILE = "drkq.profile"
 CHECK = "drkq.check"
 AUDIT = "drkq.audit"
 TASKS = (EVALUATE, PROFILE, CHECK, AUDIT)
+#: The stages of the tasks that do not take what the request asks for.
+STAGES = {PROFILE: (Stage.CORRECTNESS, Stage.PROFILE), CHECK: (Stage.CORRECTNESS, Stage.INTEGRITY)}
 
 #: Largest `EvaluationRequest.deadline_s`.
 MAX_DEADLINE_S = 3600.0
@@ -29,6 +33,16 @@ VISIBILITY_TIMEOUT_S = MAX_DEADLINE_S + 4 * GRACE_S
 
 #: First kombu whose sweep for abandoned messages can be made quick (before: about 90 s after they are due).
 OLDEST_KOMBU = (5, 7)
+
+
+_R = TypeVar("_R", bound=Request)
+
+
+def as_task(task: str, request: _R) -> _R:
+    """Return the request as a task takes it: `drkq.profile` and `drkq.check` have stages of their own."""
+    if task not in STAGES or not isinstance(request, EvaluationRequest):
+        return request
+    return request.model_copy(update={"protocol": request.protocol.model_copy(update={"stages": STAGES[task]})})
 
 
 class Limits(NamedTuple):

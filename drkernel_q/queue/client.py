@@ -14,7 +14,8 @@ from drkernel_q.audit import Audit, AuditRequest
 from drkernel_q.errors import Cancelled, DrkqError, InfrastructureFailure, NoBroker
 from drkernel_q.evaluation import Evaluation, EvaluationRequest, Reply
 from drkernel_q.queue import inbox, keys
-from drkernel_q.queue.app import AUDIT, EVALUATE, celery_app
+from drkernel_q.queue.app import AUDIT, EVALUATE, as_task, celery_app
+from drkernel_q.queue.archive import Archive, Memory
 from drkernel_q.queue.backoff import Backoff
 from drkernel_q.queue.connection import TRANSIENT, broker_url, connect_async
 from drkernel_q.queue.handle import Handle
@@ -24,11 +25,12 @@ from drkernel_q.queue.pending import Pending, PendingSet
 from drkernel_q.queue.publisher import Publisher
 from drkernel_q.queue.registry import WorkerCard
 from drkernel_q.queue.routing import AUTO
-from drkernel_q.queue.turns import LANES
+from drkernel_q.queue.turns import LANES, list_name
 from drkernel_q.queue.view import View
 from drkernel_q.queue.watch import Patience, Watch
 from drkernel_q.request import Priority, Request
 from drkernel_q.settings import Settings
+from drkernel_q.value import content_hash
 
 #: Messages in one list beyond which `submit` waits, so that a client cannot fill the broker.
 MAX_DEPTH = 2000
@@ -51,10 +53,14 @@ class EvaluationQueue:
         self,
         broker: Settings | str,
         *,
+        archive: Archive | None = None,
         patience: Patience = Patience(),  # noqa: B008 - frozen
         max_depth: int = MAX_DEPTH,
     ) -> None:
-        """Name the broker, by settings or by URL; nothing is sent before `async with`."""
+        """Name the broker, by settings or by URL; nothing is sent before `async with`.
+
+        An archive, the store, knows replies that the broker has forgotten.
+        """
         self._url = broker_url(broker)
         self._patience = patience
         self._max_depth = max_depth
@@ -63,6 +69,7 @@ class EvaluationQueue:
         self._redis = connect_async(self._url)
         self._reader = connect_async(self._url, socket_timeout_s=inbox.SOCKET_TIMEOUT_S)
         self._pending = PendingSet()
+        self._memory = Memory(archive)
         self._view = View(self._redis, patience)
         self._publisher = Publisher(
             self._redis, self._pending, self._view.depths, stream=self._stream, patience_s=patience.broker_s
@@ -75,6 +82,7 @@ class EvaluationQueue:
             cards=self._view.workers,
             republish=self._republish,
             abandon=self._abandon,
+            memory=self._memory,
             patience=patience,
         )
         self._lane = 0
@@ -129,7 +137,8 @@ class EvaluationQueue:
         """Send a request, once the broker has it; waits while its queue is full.
 
         Task and priority are those that the request is made for, unless they are named. A request whose id is already
-        pending here is not sent again.
+        pending here is not sent again. One that is not to be `fresh` is answered by an evaluation of the same thing
+        under the same conditions, if there is one or one is under way (`Reply.cached`).
 
         Raises:
             NoDevice: `device` names no device.
@@ -143,19 +152,35 @@ class EvaluationQueue:
             task = task or (AUDIT if isinstance(request, AuditRequest) else EVALUATE)
             queue = await self._view.route(device)
             request = request.model_copy(update={"reply_to": self._stream, "priority": priority or request.priority})
-            text = self._message(task, request, queue)
-            await self._view.room(text.key, self._max_depth)
-            future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
-            pending = Pending(request, task, queue, text, future)
-            self._pending.add(pending)
-            try:
-                await asyncio.shield(self._publisher.publish(pending))
-            except asyncio.CancelledError:
-                self._cancel(pending)
-                raise
-            if pending.future.done() and (error := pending.future.exception()) is not None:
-                raise error
+            pending = await self._prepare(as_task(task, request), task, queue)
+            if not pending.future.done():
+                await self._publish(pending)
         return Handle(pending, self._cancel)
+
+    async def _prepare(self, request: Request, task: str, queue: str) -> Pending:
+        """Make ready to wait for a request; it may have its reply already, from the archive."""
+        text = self._message(task, request, queue)
+        pending = Pending(request, task, queue, text, asyncio.get_running_loop().create_future())
+        if isinstance(request, EvaluationRequest) and not request.fresh:
+            conditions = [card.conditions for card in await self._view.serving(queue)]
+            pending.content_keys = tuple(sorted({request.content_key(each) for each in conditions}))
+            pending.flight_key = content_hash("flight", queue, str(request.deadline_s), *pending.content_keys)
+            if (reply := await self._memory.evaluation(pending.content_keys)) is not None:
+                known = reply.shared_with(request.id)
+                self._publisher.record(request, known)
+                pending.settle(known)
+        return pending
+
+    async def _publish(self, pending: Pending) -> None:
+        await self._view.room(pending.message.key, self._max_depth)
+        self._pending.add(pending)
+        try:
+            await asyncio.shield(self._publisher.publish(pending))
+        except asyncio.CancelledError:
+            self._cancel(pending)
+            raise
+        if pending.future.done() and (error := pending.future.exception()) is not None:
+            raise error
 
     async def evaluate(
         self,
@@ -258,10 +283,15 @@ class EvaluationQueue:
         await self._redis.aclose()
 
     def _message(self, task: str, request: Request, queue: str) -> Message:
-        return message(self._app, task, request, queue=queue, lane=self._lane)
+        return message(self._app, task, request, list_name=list_name(queue, request.priority, self._lane))
 
     def _republish(self, pending: Pending) -> None:
-        """Send a lost message again, as a new one: kombu tells messages apart by their tag."""
+        """Send a lost message again, as a new one: kombu tells messages apart by their tag.
+
+        Nobody else's request is relied upon any more.
+        """
+        pending.content_keys, pending.flight_key = (), ""
+        pending.leader, pending.leader_list = None, ""
         pending.message = self._message(pending.task, pending.request, pending.queue)
         self._publisher.publish(pending)
 
@@ -272,7 +302,7 @@ class EvaluationQueue:
         """End the wait, and tell whichever worker comes to it."""
         if not pending.future.done():
             self._pending.fail(pending, error)
-            self._publisher.cancel(pending.id)
+            self._publisher.cancel(pending)
 
     def _stopped(self, task: asyncio.Task[None]) -> None:
         """Leave nobody waiting for a task of ours that broke: a bug, but not a hang."""

@@ -75,7 +75,7 @@ class Inbox:
         for entry_id, fields in entries:
             self._last_id = entry_id
             if "reply" in fields:
-                self._pending.receive(fields["reply"])
+                self._pending.receive(fields["for"], fields["reply"])
         pipe = self._redis.pipeline(transaction=False)
         pipe.expire(self._stream, STREAM_TTL_S)
         if entries:

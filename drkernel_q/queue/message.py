@@ -14,8 +14,8 @@ from kombu.utils.json import dumps as dump_json
 
 from drkernel_q.queue import keys
 from drkernel_q.queue.app import limits
-from drkernel_q.queue.turns import list_name, list_names
-from drkernel_q.request import Priority, Request
+from drkernel_q.queue.turns import list_names, queue_of
+from drkernel_q.request import Request
 
 
 class Message(NamedTuple):
@@ -24,10 +24,10 @@ class Message(NamedTuple):
     key: str
     text: str
 
-
-def list_key(queue: str, priority: Priority, lane: int) -> str:
-    """Redis list of a queue's messages of one priority and lane."""
-    return keys.PREFIX + list_name(queue, priority, lane)
+    @property
+    def queue(self) -> str:
+        """The queue that the list belongs to."""
+        return queue_of(self.key.removeprefix(keys.PREFIX))
 
 
 def list_keys(queue: str) -> list[str]:
@@ -35,9 +35,8 @@ def list_keys(queue: str) -> list[str]:
     return [keys.PREFIX + name for name in list_names([queue])]
 
 
-def message(app: Celery, task: str, request: Request, *, queue: str, lane: int) -> Message:
-    """Write the message that makes a worker of `queue` run `task` on the request."""
-    name = list_name(queue, request.priority, lane)
+def message(app: Celery, task: str, request: Request, *, list_name: str) -> Message:
+    """Write the message that makes whoever takes from a list (`drkernel_q.queue.turns`) run `task` on the request."""
     limit = limits(request.deadline_s)
     task_message = app.amqp.as_task_v2(
         request.id,
@@ -59,10 +58,10 @@ def message(app: Celery, task: str, request: Request, *, queue: str, lane: int) 
         "properties": {
             **task_message.properties,
             "delivery_mode": 2,
-            "delivery_info": {"exchange": "", "routing_key": name},
+            "delivery_info": {"exchange": "", "routing_key": list_name},
             "priority": 0,
             "body_encoding": "base64",
             "delivery_tag": str(uuid.uuid4()),
         },
     }
-    return Message(keys.PREFIX + name, dump_json(envelope))  # type: ignore[no-untyped-call]
+    return Message(keys.PREFIX + list_name, dump_json(envelope))  # type: ignore[no-untyped-call]

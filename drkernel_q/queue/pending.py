@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from pydantic import ValidationError
-from pydantic_core import from_json
 
 from drkernel_q.errors import DrkqError, InfrastructureFailure
 from drkernel_q.evaluation import Reply
@@ -23,14 +22,25 @@ class Pending:
     queue: str
     message: Message
     future: asyncio.Future[Reply]
+    content_keys: tuple[str, ...] = ()
+    """Keys under which there may be facts already, one for each kind of worker that could find them."""
+    flight_key: str = ""
+    """Key of what is asked for, while it is asked for; empty when it is to be found out anew."""
+    leader: str | None = None
+    """Id of another client's request for the same thing, whose reply is this one's too."""
+    leader_list: str = ""
+    """Redis list that the message of that request was pushed on."""
     waiters: int = 0
     """Coroutines that await the reply now."""
     sequence: int = 0
     """Place in the order in which this client published; 0 before that."""
     published_at: float = 0.0
     """Monotonic seconds of the last publishing."""
-    replaced_fence: str | None = None
-    """Fence of the dead claim that it was last sent again for."""
+
+    @property
+    def list_key(self) -> str:
+        """Redis list that holds the message until a worker takes it."""
+        return self.leader_list or self.message.key
 
     @property
     def id(self) -> str:
@@ -75,43 +85,37 @@ class PendingSet:
         self._by_id[pending.id] = pending
 
     def published(self, pending: Pending) -> None:
-        """Note that its message is in the broker."""
+        """Note that its message, or that of the request whose reply it gets, is in the broker."""
         self._sequence += 1
         pending.sequence = self._sequence
         pending.published_at = time.monotonic()
 
     def overtaken(self, pending: Pending) -> bool:
-        """Whether a message pushed later on the same list already has its reply."""
-        return pending.sequence < self._answered.get(pending.message.key, 0)
+        """Whether a message that this client pushed later on the same list already has its reply."""
+        return pending.leader is None and pending.sequence < self._answered.get(pending.message.key, 0)
 
     def fail(self, pending: Pending, error: DrkqError) -> None:
         """End the wait with an error."""
         self._by_id.pop(pending.id, None)
         pending.settle(error)
 
-    def receive(self, text: str) -> None:
-        """Take a reply as it came from the broker; one that nobody waits for is dropped."""
+    def receive(self, request_id: str, text: str) -> None:
+        """Take the reply to a request as it came from the broker; one that nobody waits for is dropped."""
         outcome: Reply | DrkqError
         try:
-            outcome = Reply.model_validate_json(text)
-            request_id = outcome.id
+            outcome = Reply.model_validate_json(text).shared_with(request_id)
         except ValidationError as error:
-            request_id = _id_of(text)
             outcome = InfrastructureFailure(
                 f"The reply cannot be read; a worker of another release wrote it ({error.error_count()} errors)."
             )
+        self.answer(request_id, outcome)
+
+    def answer(self, request_id: str, outcome: Reply | DrkqError) -> None:
+        """End the wait with what came of it."""
         pending = self._by_id.pop(request_id, None)
         if pending is None:
             return
-        key = pending.message.key
-        self._answered[key] = max(self._answered.get(key, 0), pending.sequence)
+        if pending.leader is None:
+            key = pending.message.key
+            self._answered[key] = max(self._answered.get(key, 0), pending.sequence)
         pending.settle(outcome)
-
-
-def _id_of(text: str) -> str:
-    """Read the id alone of a reply that does not fit this release."""
-    try:
-        document = from_json(text)
-    except ValueError:
-        return ""
-    return str(document.get("id", "")) if isinstance(document, dict) else ""

@@ -6,29 +6,26 @@ the next caller would read the other's answer).
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from redis import asyncio as aioredis
-from redis.exceptions import AuthenticationError, RedisError
+from redis.exceptions import AuthenticationError, NoScriptError, RedisError
 
 from drkernel_q.errors import DrkqError, NoBroker
-from drkernel_q.queue import keys
+from drkernel_q.evaluation import Reply
+from drkernel_q.queue import keys, scripts
 from drkernel_q.queue.app import VISIBILITY_TIMEOUT_S
 from drkernel_q.queue.backoff import Backoff
 from drkernel_q.queue.connection import TRANSIENT
+from drkernel_q.queue.ledger import RESULT_TTL_S, encode
 from drkernel_q.queue.pending import Pending, PendingSet
+from drkernel_q.request import Priority, Request
 
 #: Most messages, and about the most bytes, that one round trip carries.
 BATCH_MESSAGES = 500
 BATCH_BYTES = 8 * 2**20
 #: How long the broker remembers who waits and what was cancelled; longer than any delivery can be late.
 MARK_TTL_S = int(VISIBILITY_TIMEOUT_S) + 4 * 3600
-
-_CANCEL = """
-redis.call('SREM', KEYS[1], ARGV[1])
-if redis.call('SCARD', KEYS[1]) > 0 then return 0 end
-redis.call('SET', KEYS[2], 1, 'EX', ARGV[2])
-return 1
-"""
 
 
 @dataclass(slots=True, eq=False)
@@ -39,15 +36,28 @@ class Publishing:
     sent: asyncio.Future[None]
 
 
+class Record(NamedTuple):
+    """A reply that came from the archive, for the store to keep under this request too."""
+
+    request: Request
+    reply: Reply
+
+
+_Item = Publishing | Record | Pending
+
+
 @dataclass(slots=True)
 class _Batch:
     messages: list[Publishing] = field(default_factory=list)
-    cancelled: list[str] = field(default_factory=list)
+    records: list[Record] = field(default_factory=list)
+    cancelled: list[Pending] = field(default_factory=list)
     bytes: int = 0
 
-    def add(self, item: Publishing | str) -> None:
-        if isinstance(item, str):
+    def add(self, item: _Item) -> None:
+        if isinstance(item, Pending):
             self.cancelled.append(item)
+        elif isinstance(item, Record):
+            self.records.append(item)
         elif not item.pending.future.done():
             self.messages.append(item)
             self.bytes += len(item.pending.message.text)
@@ -56,7 +66,8 @@ class _Batch:
 
     @property
     def full(self) -> bool:
-        return len(self.messages) + len(self.cancelled) >= BATCH_MESSAGES or self.bytes >= BATCH_BYTES
+        items = len(self.messages) + len(self.records) + len(self.cancelled)
+        return items >= BATCH_MESSAGES or self.bytes >= BATCH_BYTES
 
 
 class Publisher:
@@ -73,8 +84,9 @@ class Publisher:
         self._pending = pending
         self._stream = stream
         self._patience_s = patience_s
-        self._inbox: asyncio.Queue[Publishing | str] = asyncio.Queue()
-        self._cancel = redis.register_script(_CANCEL)
+        self._inbox: asyncio.Queue[_Item] = asyncio.Queue()
+        self._admit = redis.register_script(scripts.ADMIT)
+        self._cancel = redis.register_script(scripts.CANCEL)
         self._depths = depths
 
     def publish(self, pending: Pending) -> asyncio.Future[None]:
@@ -83,9 +95,13 @@ class Publisher:
         self._inbox.put_nowait(Publishing(pending, sent))
         return sent
 
-    def cancel(self, request_id: str) -> None:
+    def record(self, request: Request, reply: Reply) -> None:
+        """Have the store keep a reply from the archive under this request too."""
+        self._inbox.put_nowait(Record(request, reply))
+
+    def cancel(self, pending: Pending) -> None:
         """Tell the workers that this client no longer wants the request."""
-        self._inbox.put_nowait(request_id)
+        self._inbox.put_nowait(pending)
 
     async def drain(self) -> None:
         """Wait until everything given so far was sent, or given up."""
@@ -112,6 +128,8 @@ class Publisher:
                 await self._send(batch)
             except AuthenticationError as error:
                 return self._give_up(batch, NoBroker(f"The broker refuses the password: {error}."))
+            except NoScriptError:
+                continue  # the broker was started anew; it has the scripts now
             except TRANSIENT as error:
                 if backoff.failing_s > self._patience_s:
                     return self._give_up(batch, NoBroker(f"The broker does not answer: {error}."))
@@ -121,29 +139,58 @@ class Publisher:
             else:
                 break
         for item in batch.messages:
-            self._pending.published(item.pending)
             if not item.sent.done():
                 item.sent.set_result(None)
         return None
 
     async def _send(self, batch: _Batch) -> None:
-        by_key: dict[str, list[str]] = {}
-        pipe = self._redis.pipeline(transaction=True)
+        pipe = self._redis.pipeline(transaction=False)
         for item in batch.messages:
-            message = item.pending.message
-            by_key.setdefault(message.key, []).append(message.text)
-            waiters = keys.waiters(item.pending.id)
-            pipe.sadd(waiters, self._stream)
-            pipe.expire(waiters, MARK_TTL_S)
-        for key, texts in by_key.items():
-            pipe.lpush(key, *texts)
-        if by_key:
+            self._add_admission(pipe, item.pending)
+        for request, reply in batch.records:
+            pipe.xadd(keys.RESULTS, {"request": encode(request), "reply": encode(reply)})
+        for pending in batch.cancelled:
+            arguments = (pending.id, self._stream, MARK_TTL_S, pending.leader or "")
+            pipe.evalsha(self._cancel.sha, 0, *map(str, arguments))
+        try:
             answers = await pipe.execute()
-            self._depths.update(zip(by_key, answers[-len(by_key) :], strict=True))
-        for request_id in batch.cancelled:
-            await self._cancel(
-                keys=[keys.waiters(request_id), keys.cancel(request_id)], args=[self._stream, MARK_TTL_S]
-            )
+        except NoScriptError:
+            for script in (self._admit, self._cancel):
+                await self._redis.script_load(script.script)
+            raise
+        for item, (state, found, list_key) in zip(batch.messages, answers, strict=False):
+            self._note(item.pending, state, found, list_key)
+
+    def _add_admission(self, pipe: aioredis.client.Pipeline, pending: Pending) -> None:
+        named = [
+            pending.message.key,
+            keys.waiters(pending.id),
+            keys.RESULTS,
+            keys.flight(pending.flight_key),
+            keys.result(pending.id),
+        ]
+        arguments = (
+            pending.id,
+            self._stream,
+            pending.message.text,
+            MARK_TTL_S,
+            RESULT_TTL_S,
+            list(Priority).index(pending.request.priority),
+            encode(pending.request) if pending.flight_key else "",
+            *map(keys.content, pending.content_keys),
+        )
+        pipe.evalsha(self._admit.sha, len(named), *named, *map(str, arguments))
+
+    def _note(self, pending: Pending, state: str, found: Any, list_key: str) -> None:
+        """Note what became of a message that was to be sent."""
+        if state == "known":
+            self._pending.receive(pending.id, found)
+            return
+        if state == "joined":
+            pending.leader, pending.leader_list = found, list_key
+        else:
+            self._depths[pending.message.key] = int(found)
+        self._pending.published(pending)
 
     def _give_up(self, batch: _Batch, error: DrkqError) -> None:
         for item in batch.messages:

@@ -8,6 +8,7 @@ from pydantic import Field, ValidationError
 from redis import Redis
 from redis import asyncio as aioredis
 
+from drkernel_q.environment import Conditions
 from drkernel_q.queue import keys
 from drkernel_q.value import Value
 
@@ -46,7 +47,7 @@ class WorkerCard(Value):
     """The queues it takes from (`drkernel_q.queue.app.queue_names`); none while it is quarantined."""
     pid: int
     versions: dict[str, str] = Field(default_factory=dict)
-    """Versions of what decides results: drkq, torch, triton, driver, python."""
+    """Versions of what decides results, as in `Conditions`."""
     isolation: tuple[str, ...] = ()
     """Sandbox measures that are active for candidates."""
     state: WorkerState = WorkerState.IDLE
@@ -63,6 +64,11 @@ class WorkerCard(Value):
     def kind(self) -> Literal["cuda", "cpu"]:
         """Kind of its device."""
         return "cpu" if self.device.partition(":")[0] == "cpu" else "cuda"
+
+    @property
+    def conditions(self) -> Conditions:
+        """What decides facts here beside what is asked for."""
+        return Conditions(device_kind=self.device_kind, versions=self.versions)
 
     @property
     def accepts(self) -> bool:

@@ -22,6 +22,11 @@ def list_name(queue: str, priority: Priority, lane: int) -> str:
     return f"{queue}/{priority.value}/{lane}"
 
 
+def queue_of(name: str) -> str:
+    """Name of the queue that a list belongs to."""
+    return name.partition("/")[0]
+
+
 def list_names(queues: Iterable[str]) -> tuple[str, ...]:
     """Name all lists of queues."""
     lists = ((priority, lane) for priority in Priority for lane in range(LANES))

@@ -6,15 +6,16 @@ worker can leave. A look costs a few round trips, however many requests wait.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
-from typing import cast
+from enum import Enum, auto
 
 from redis import asyncio as aioredis
 from redis.exceptions import RedisError
 
-from drkernel_q.errors import DrkqError, NoWorker
+from drkernel_q.errors import DrkqError, InfrastructureFailure, NoWorker
 from drkernel_q.queue import keys
+from drkernel_q.queue.archive import Memory
 from drkernel_q.queue.pending import Pending, PendingSet
 from drkernel_q.queue.registry import WorkerCard
 from drkernel_q.queue.routing import serves
@@ -22,8 +23,8 @@ from drkernel_q.value import Value
 
 #: Requests in one round trip.
 CHUNK = 500
-#: A lease this far past its end has no holder any more.
-LEASE_MARGIN_MS = 3000
+#: The message of another client's request is not waited for longer than this before it is claimed.
+LEADER_S = 300.0
 
 
 class Patience(Value):
@@ -43,6 +44,16 @@ class Patience(Value):
     """For a message that is in no list and has no claim, before it is sent again."""
 
 
+class _Claim(Enum):
+    """Who is at a request that has no reply."""
+
+    NONE = auto()
+    HELD = auto()
+    ENDED = auto()
+    """Its worker is gone, or gave it back; the other workers see to it."""
+    FINISHED = auto()
+
+
 class Watch:
     """Finds replies by key, sends lost messages again, and gives up on queues that nobody serves."""
 
@@ -55,6 +66,7 @@ class Watch:
         cards: Callable[[], Awaitable[Sequence[WorkerCard]]],
         republish: Callable[[Pending], None],
         abandon: Callable[[Pending, DrkqError], None],
+        memory: Memory,
         patience: Patience,
     ) -> None:
         """Look each `patience.look_s`, and at once when `reconnected` is set."""
@@ -64,6 +76,7 @@ class Watch:
         self._cards = cards
         self._republish = republish
         self._abandon = abandon
+        self._memory = memory
         self._patience = patience
         self._unserved_since: dict[str, float] = {}
 
@@ -84,49 +97,68 @@ class Watch:
                 continue
 
     async def _look(self) -> None:
-        for chunk in _chunks(self._sent()):
-            for text in await self._redis.mget([keys.result(pending.id) for pending in chunk]):
-                if text is not None:
-                    self._pending.receive(cast("str", text))
-        waiting: list[Pending] = []
-        for chunk in _chunks(self._sent()):
-            waiting += await self._without_worker(chunk)
+        waiting, lost, expired = [], [], []
+        for chunk in _chunks([pending for pending in self._pending if pending.sequence]):
+            async for pending, claim in self._unanswered(chunk):
+                if claim is _Claim.FINISHED:
+                    expired.append(pending)
+                elif claim is not _Claim.HELD:
+                    waiting.append(pending)
+                    if claim is _Claim.NONE:
+                        lost.append(pending)
+        await self._fetch_expired(expired)
+        if lost:
+            await self._find_lost(lost)
         if waiting:
-            await self._find_lost(waiting)
             await self._give_up_unserved(waiting)
 
-    def _sent(self) -> list[Pending]:
-        return [pending for pending in self._pending if pending.sequence]
-
-    async def _without_worker(self, chunk: list[Pending]) -> list[Pending]:
-        """Choose those that no live worker is at; what a dead one held is sent again, once for each death."""
-        pipe = self._redis.pipeline(transaction=False)
+    async def _unanswered(self, chunk: list[Pending]) -> AsyncGenerator[tuple[Pending, "_Claim"]]:
+        """Take replies that are there by key, and tell of the others who is at them."""
+        pipe = self._redis.pipeline(transaction=True)
         pipe.time()
         for pending in chunk:
-            pipe.hmget(keys.claim(pending.id), ["expires_ms", "fence", "finished"])
-        (seconds, micros), *claims = await pipe.execute()
+            pipe.get(keys.result(pending.id))
+            pipe.hmget(keys.claim(pending.leader or pending.id), ["expires_ms", "finished"])
+        (seconds, micros), *found = await pipe.execute()
         now_ms = int(seconds) * 1000 + int(micros) // 1000
-        waiting = []
-        for pending, (expires_ms, fence, finished) in zip(chunk, claims, strict=True):
-            if finished is not None or int(expires_ms or 0) + LEASE_MARGIN_MS > now_ms:
-                continue
-            waiting.append(pending)
-            # A lease that ends at 0 was given back, with its message.
-            if int(expires_ms or 0) and fence != pending.replaced_fence:
-                pending.replaced_fence = fence
-                self._send_again(pending)
-        return waiting
+        for pending, reply, (expires_ms, finished) in zip(chunk, found[::2], found[1::2], strict=True):
+            if reply is not None:
+                self._pending.receive(pending.id, reply)
+            elif finished is not None:
+                yield pending, _Claim.FINISHED
+            elif expires_ms is None:
+                yield pending, _Claim.NONE
+            else:
+                yield pending, _Claim.HELD if int(expires_ms) > now_ms else _Claim.ENDED
 
-    async def _find_lost(self, waiting: list[Pending]) -> None:
-        """Send again what is in no list: popped by a worker that died, or gone with the broker's memory."""
-        lists = sorted({pending.message.key for pending in waiting})
+    async def _fetch_expired(self, expired: list[Pending]) -> None:
+        """Look for replies in the archive that the broker has had and has no more."""
+        for pending in expired:
+            reply = await self._memory.reply(pending.id)
+            missing = InfrastructureFailure(f"The reply to {pending.id} has expired in the broker; look in the store.")
+            self._pending.answer(pending.id, reply or missing)
+
+    async def _find_lost(self, unclaimed: list[Pending]) -> None:
+        """Send again what is in no list: popped by a worker that died, or gone with the broker's memory.
+
+        What a worker had claimed is delivered again by the other workers.
+        """
+        lists = sorted({pending.list_key for pending in unclaimed})
         pipe = self._redis.pipeline(transaction=False)
         for key in lists:
             pipe.llen(key)
         depths = dict(zip(lists, await pipe.execute(), strict=True))
-        for pending in waiting:
-            gone = not depths[pending.message.key] or self._pending.overtaken(pending)
-            if gone and time.monotonic() - pending.published_at >= self._patience.lost_s:
+        for pending in unclaimed:
+            waited_s = time.monotonic() - pending.published_at
+            gone = not depths[pending.list_key] or self._pending.overtaken(pending)
+            # The client that has to miss the message of a leader may be gone itself.
+            gone = gone or (pending.leader is not None and waited_s >= LEADER_S)
+            if not gone or waited_s < self._patience.lost_s:
+                continue
+            # It may have been answered and stored before the broker lost its memory.
+            if (reply := await self._memory.reply(pending.id)) is not None:
+                self._pending.answer(pending.id, reply)
+            else:
                 self._send_again(pending)
 
     def _send_again(self, pending: Pending) -> None:

@@ -54,6 +54,7 @@ _EVALUATION_SCHEMA = pa.schema(
         pa.field("error", _TEXT),
         pa.field("worker", _TEXT),
         pa.field("attempt", _COUNT, nullable=False),
+        pa.field("measured_for", _TEXT),
         pa.field("submitted_at", _TIME),
         pa.field("finished_at", _TIME, nullable=False),
         pa.field("protocol", _TEXT),
@@ -74,6 +75,7 @@ _REQUEST_FACTS = (
     "protocol",
     "worker",
     "attempt",
+    "measured_for",
 )
 
 _TURN_SCHEMA = pa.schema(

@@ -5,7 +5,7 @@ import binascii
 import json
 from typing import Any
 
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, func, insert, select
 
 from drkernel_q.artefact import Artefacts, unpack
 from drkernel_q.environment import Environment
@@ -101,7 +101,12 @@ def add_artefacts(connection: Connection, evaluation_id: int, packed: str | None
 
 def artefacts(connection: Connection, request_id: str) -> Artefacts | None:
     """Find the raw measurements behind the evaluation of a request."""
-    kept, evaluations = table(ArtefactRow), table(EvaluationRow)
-    joined = select(kept.c.packed).join(evaluations, evaluations.c.id == kept.c.evaluation_id)
-    packed = connection.scalar(joined.where(evaluations.c.request_id == request_id))
+    kept, asked, measured = table(ArtefactRow), table(EvaluationRow).alias(), table(EvaluationRow).alias()
+    statement = (
+        select(kept.c.packed)
+        .join(measured, measured.c.id == kept.c.evaluation_id)
+        .join(asked, measured.c.request_id == func.coalesce(asked.c.measured_for, asked.c.request_id))
+        .where(asked.c.request_id == request_id)
+    )
+    packed = connection.scalar(statement)
     return None if packed is None else unpack(packed)

@@ -5,10 +5,12 @@ a reply is the same when request and attempt are the same; the first evaluation 
 attempt that was overtaken by a later one writes no evaluation.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, func, select, update
+from pydantic import ValidationError
+from sqlalchemy import Connection, Select, func, select, update
 
 from drkernel_q.audit import Audit, AuditRequest
 from drkernel_q.errors import BadInput
@@ -19,6 +21,8 @@ from drkernel_q.store.column import parse_utc
 from drkernel_q.store.table import AttemptRow, EvaluationRow, KernelRow, TurnRow, table
 from drkernel_q.store.write import add_kernels, add_problems, insert_once, run_ids
 
+#: Evaluations of one thing that are looked at for one that lasts.
+CANDIDATES = 5
 #: Kind of a run that nobody announced before its first evaluation.
 UNANNOUNCED_RUN = "eval"
 
@@ -51,19 +55,9 @@ def _record_either(connection: Connection, request: Request, reply: Reply, runs:
 def find(connection: Connection, request_id: str) -> Reply | None:
     """Find what is known of a request: its evaluation, or else its latest failure."""
     evaluations = table(EvaluationRow).c
-    row = connection.execute(
-        select(evaluations.document, evaluations.attempt, evaluations.worker, evaluations.finished_at).where(
-            evaluations.request_id == request_id
-        )
-    ).first()
+    row = connection.execute(_replies().where(evaluations.request_id == request_id)).first()
     if row is not None:
-        return Reply(
-            id=request_id,
-            attempt=row.attempt,
-            worker=row.worker,
-            evaluation=facts.load(row.document),
-            finished_at=row.finished_at.isoformat(),
-        )
+        return _reply(row)
     attempts = table(AttemptRow)
     failed = (
         select(attempts)
@@ -79,6 +73,47 @@ def find(connection: Connection, request_id: str) -> Reply | None:
         worker=row.worker,
         failure=Failure(kind=row.failure_kind, message=row.failure_message),
         finished_at=row.finished_at.isoformat(),
+    )
+
+
+def find_content(connection: Connection, content_keys: Collection[str], since: datetime) -> Reply | None:
+    """Find the latest lasting evaluation with one of these content keys that finished at `since` or later."""
+    evaluations = table(EvaluationRow).c
+    statement = (
+        _replies()
+        .where(
+            evaluations.content_key.in_(content_keys),
+            evaluations.request_id.is_not(None),
+            evaluations.measured_for.is_(None),
+            evaluations.finished_at >= since,
+        )
+        .order_by(evaluations.finished_at.desc())
+        .limit(CANDIDATES)
+    )
+    for row in connection.execute(statement):
+        try:
+            reply = _reply(row)
+        except ValidationError:  # written by a drkq whose documents had other fields
+            continue
+        if reply.evaluation is not None and reply.evaluation.lasting:
+            return reply
+    return None
+
+
+def _replies() -> Select[Any]:
+    evaluations = table(EvaluationRow).c
+    names = ("request_id", "document", "attempt", "worker", "finished_at", "measured_for")
+    return select(*(evaluations[name] for name in names))
+
+
+def _reply(row: Any) -> Reply:
+    return Reply(
+        id=row.request_id,
+        attempt=row.attempt,
+        worker=row.worker,
+        evaluation=facts.load(row.document),
+        finished_at=row.finished_at.isoformat(),
+        measured_for=row.measured_for,
     )
 
 
@@ -115,10 +150,11 @@ def _record(connection: Connection, request: EvaluationRequest, reply: Reply, ru
     known = {
         "request_id": request.id,
         "kernel_name": request.kernel.name,
-        "content_key": request.content_key(reply.evaluation.environment.device_kind),
+        "content_key": request.content_key(reply.evaluation.conditions),
         "protocol": request.protocol.model_dump(mode="json"),
         "worker": reply.worker,
         "attempt": reply.attempt,
+        "measured_for": reply.measured_for,
         "submitted_at": parse_utc(request.submitted_at),
         "finished_at": parse_utc(reply.finished_at),
     }

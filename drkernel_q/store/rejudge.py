@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
-from sqlalchemy import Connection, Select, select
+from sqlalchemy import Connection, Select, func, select
 
 from drkernel_q import rules
 from drkernel_q.artefact import unpack
@@ -97,10 +97,12 @@ def _pages(
 
 def _statement(run: str | None, since: datetime | None) -> Select[Any]:
     evaluations, artefacts, runs = table(EvaluationRow), table(ArtefactRow), table(RunRow)
+    measured = evaluations.alias()
     wanted = ("id", "problem_hash", "device_kind", "document")
     statement = (
         select(*(evaluations.c[name] for name in wanted), artefacts.c.packed)
-        .outerjoin(artefacts, artefacts.c.evaluation_id == evaluations.c.id)
+        .outerjoin(measured, measured.c.request_id == evaluations.c.measured_for)
+        .outerjoin(artefacts, artefacts.c.evaluation_id == func.coalesce(measured.c.id, evaluations.c.id))
         .order_by(evaluations.c.id)
         .limit(PAGE)
     )

@@ -1,6 +1,6 @@
 """The store as the rest of drkq sees it: values in, values out, every error one that a person can act on."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -153,6 +153,14 @@ class Store:
         """Find the reply to a request: its evaluation, or its latest failure; None when nothing is known."""
         with self.reading() as connection:
             return record.find(connection, request_id)
+
+    def find_content(self, content_keys: Collection[str], since: datetime) -> Reply | None:
+        """Find the latest evaluation with one of these content keys (`EvaluationRequest.content_key`).
+
+        It finished at `since` or later, and another one would show the same; None when there is none.
+        """
+        with self.reading() as connection:
+            return record.find_content(connection, content_keys, since)
 
     def artefacts(self, request_id: str) -> Artefacts | None:
         """Find the raw measurements behind the evaluation of a request; None when none were kept."""

@@ -191,6 +191,8 @@ class EvaluationRow(Row, table=True):
     environment_hash: str = Field(foreign_key="environments.hash", sa_type=SafeText)
     worker: str | None = Field(default=None, sa_type=SafeText)
     attempt: int = 1
+    measured_for: str | None = Field(default=None, sa_type=SafeText)
+    """Request that the facts were found for, when they are those of another one; NULL for all that were measured."""
     submitted_at: datetime | None = Field(default=None, sa_type=UtcDateTime)
     finished_at: datetime = Field(index=True, sa_type=UtcDateTime)
 

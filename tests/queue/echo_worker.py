@@ -1,7 +1,7 @@
-"""A real Celery worker with a task that uses the ledger as the real one does, and does what the kernel says.
+"""A real Celery worker behind a real desk that does what the kernel says.
 
 The kernel's source is a JSON object: `sleep` (seconds), `die` (kill the pool child on these attempts), `fail`
-(kind of failure), `echo` (comes back as the evaluation's stdout).
+(kind of failure) and `fail_on` (only on these attempts), `outcome`, `echo` (comes back as the evaluation's stdout).
 """
 
 import argparse
@@ -11,29 +11,36 @@ import signal
 import socket
 import threading
 import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from typing import Any
 
-from celery import Celery
+from celery import Celery, Task
 from celery.signals import worker_process_init
-from redis import Redis
 
+from drkernel_q.audit import AuditRequest
 from drkernel_q.environment import Environment
-from drkernel_q.evaluation import (
-    Evaluation,
-    EvaluationRequest,
-    Failure,
-    Integrity,
-    Outcome,
-    Reply,
-)
+from drkernel_q.evaluation import Evaluation, EvaluationRequest, Failure, Integrity, Outcome
 from drkernel_q.local.process import tether
+from drkernel_q.queue import keys
 from drkernel_q.queue.app import EVALUATE, celery_app, queue_names
 from drkernel_q.queue.connection import connect
-from drkernel_q.queue.ledger import Claim, ClaimState, Ledger
+from drkernel_q.queue.desk import Answer, Desk, Reaper
 from drkernel_q.queue.registry import WorkerCard, announce
 from drkernel_q.queue.turns import list_names
 
+RULES = "0"
+ENVIRONMENT = Environment(
+    device="cpu",
+    device_name="echo",
+    device_kind="cpu",
+    host=socket.gethostname(),
+    python="3",
+    torch="0",
+    triton="0",
+    drkq="0",
+)
 #: List to which every start of the task is pushed, as `<request id> <attempt>`.
 STARTS = "drkq:test:starts"
 
@@ -58,13 +65,12 @@ def main() -> None:
         device_name="echo",
         device_kind="cpu",
         queues=queues,
+        versions=ENVIRONMENT.conditions(RULES).versions,
         pid=os.getpid(),
         started_at=now,
         last_progress=now,
     )
     threading.Thread(target=_refresh, args=(url, card), daemon=True).start()
-    tie = tether(signal.SIGKILL)
-    worker_process_init.connect(lambda **_: tie(), weak=False)
     # fmt: off
     app.worker_main(
         ["worker", "-P", "prefork", "-c", "1", "-Q", ",".join(list_names(queues)), "-n", f"{name}@%h",
@@ -73,49 +79,59 @@ def main() -> None:
     # fmt: on
 
 
-def register(app: Celery, url: str, owner: str, lease_s: float) -> None:
-    @app.task(name=EVALUATE)  # type: ignore[untyped-decorator]
-    def evaluate(document: dict[str, Any]) -> None:
-        request = EvaluationRequest.model_validate(document)
-        redis = connect(url)
-        ledger = Ledger(redis)
-        claim = ledger.claim(request.id, owner, lease_s)
-        if claim.wants_reply:
-            ledger.finish(claim, request, _reply(request, claim, redis, owner))
-        redis.close()
+class Echo:
+    """Does what a request says, behind the same desk as a real worker."""
 
+    lost = False
 
-def _reply(request: EvaluationRequest, claim: Claim, redis: Redis, owner: str) -> Reply:
-    order = json.loads(request.kernel.source)
-    facts: dict[str, Any] = {}
-    if claim.state is ClaimState.CANCELLED:
-        facts["failure"] = Failure(kind="cancelled", message="nobody waits")
-    elif claim.state is ClaimState.EXHAUSTED:
-        facts["failure"] = Failure(kind="infrastructure", message=f"gave up after {claim.attempt} attempts")
-    else:
-        redis.rpush(STARTS, f"{request.id} {claim.attempt}")
-        time.sleep(order.get("sleep", 0))
-        if claim.attempt in order.get("die", ()):
+    def __init__(self, app: Celery, url: str, owner: str, lease_s: float) -> None:
+        self.redis = connect(url)
+        self.desk = Desk(app, self.redis, owner, RULES, lease_s=lease_s)
+        reaper = Reaper(app, connect(url), lease_s=lease_s)
+        threading.Thread(target=reaper.run, args=(threading.Event(),), daemon=True).start()
+
+    def environment(self) -> Environment:
+        return ENVIRONMENT
+
+    def busy(self, request_id: str) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def do(self, request: EvaluationRequest | AuditRequest, cancelled: Callable[[], bool]) -> Answer:
+        assert isinstance(request, EvaluationRequest)
+        order = json.loads(request.kernel.source)
+        attempt = int(self.redis.hget(keys.claim(request.id), "attempt") or 0)
+        self.redis.rpush(STARTS, f"{request.id} {attempt}")
+        end = time.monotonic() + order.get("sleep", 0)
+        while (left_s := end - time.monotonic()) > 0:
+            time.sleep(min(left_s, 0.1))
+            if left_s > 0.1 and cancelled():
+                return Answer(Failure(kind="cancelled", message="nobody waits any more"))
+        if attempt in order.get("die", ()):
             os.kill(os.getpid(), signal.SIGKILL)
-        if "fail" in order:
-            facts["failure"] = Failure(kind=order["fail"], message="as ordered")
-        else:
-            facts["evaluation"] = _evaluation(order.get("echo", ""))
-    return Reply(id=request.id, attempt=claim.attempt, worker=owner, finished_at=_now(), **facts)
+        if attempt in order.get("fail_on", (attempt,)) and "fail" in order:
+            return Answer(Failure(kind=order["fail"], message="as ordered"))
+        return Answer(_evaluation(order.get("echo", ""), order.get("outcome", "correct")))
 
 
-def _evaluation(echo: str) -> Evaluation:
-    environment = Environment(
-        device="cpu",
-        device_name="echo",
-        device_kind="cpu",
-        host=socket.gethostname(),
-        python="3",
-        torch="0",
-        triton="0",
-        drkq="0",
+def register(app: Celery, url: str, owner: str, lease_s: float) -> None:
+    mine: list[Echo] = []
+    tie = tether(signal.SIGKILL)
+
+    def start(**_: Any) -> None:
+        tie()
+        mine.append(Echo(app, url, owner, lease_s))
+
+    worker_process_init.connect(start, weak=False)
+
+    @app.task(name=EVALUATE, bind=True)  # type: ignore[untyped-decorator]
+    def evaluate(task: Task, payload: dict[str, Any]) -> None:
+        mine[0].desk.serve(EVALUATE, payload, task.request.delivery_info["routing_key"], mine[0])
+
+
+def _evaluation(echo: str, outcome: str) -> Evaluation:
+    return Evaluation(
+        outcome=Outcome(outcome), integrity=Integrity.CLEAN, environment=ENVIRONMENT, rules_version=RULES, stdout=echo
     )
-    return Evaluation(outcome=Outcome.CORRECT, integrity=Integrity.CLEAN, environment=environment, stdout=echo)
 
 
 def _refresh(url: str, card: WorkerCard) -> None:

@@ -99,6 +99,19 @@ def test_one_kernel_is_judged_and_stored() -> None:
     assert reply.evaluation.outcome.value == "correct"
     assert raw is not None, "raw measurements came with the reply, and only to the store"
     assert sum(map(len, raw.blocks["candidate"])) == document["timing"]["runs"]
+    code, out, err = finish(drkq("eval", str(EXAMPLES / "softmax.py"), "--problem", "softmax", "--json", *FAST))
+    assert code == 0, err
+    again = json.loads(out)
+    assert (document["cached"], again["cached"]) == (False, True), (
+        "the store knows it, though the broker is another one"
+    )
+    differ = {name for name in document if document[name] != again[name]}
+    assert differ == {"cached", "request_id"}, "times and worker are those of the evaluation"
+    with Store.open(load_settings().store) as store:
+        reply = store.find(again["request_id"])
+        assert reply is not None
+        assert reply.measured_for == document["request_id"]
+        assert store.artefacts(again["request_id"]) == raw
 
 
 def test_two_commands_at_once_share_one_stack_and_bad_kernels_are_data(tmp_path: Path) -> None:

@@ -18,12 +18,12 @@ import pytest
 from redis import asyncio as aioredis
 from redis.exceptions import RedisError
 
-from drkernel_q.evaluation import Evaluation, Reply
+from drkernel_q.evaluation import Evaluation, EvaluationRequest, Integrity, Outcome, Reply
 from drkernel_q.queue import keys
 from drkernel_q.queue.app import EVALUATE, celery_app
 from drkernel_q.queue.client import EvaluationQueue
 from drkernel_q.queue.connection import connect_async
-from drkernel_q.queue.ledger import MAX_ATTEMPTS
+from drkernel_q.queue.ledger import MAX_DEATHS, MAX_RETRIES
 from drkernel_q.queue.message import list_keys, message
 from drkernel_q.queue.watch import Patience
 from tests.queue.conftest import Broker, StartWorker, kill_tree, own_broker, wait_until
@@ -157,7 +157,7 @@ async def test_one_message_delivered_twice(broker: Broker, start_worker: StartWo
     app = celery_app(broker.url)
     with broker.client() as client:
         for _ in range(2):
-            made = message(app, EVALUATE, request, queue="eval.cpu", lane=0)
+            made = message(app, EVALUATE, request, list_name="eval.cpu/interactive/0")
             client.lpush(made.key, made.text)
     start_worker(broker, name="w1")
     start_worker(broker, name="w2")
@@ -190,15 +190,15 @@ async def test_worker_killed_celery_delivers_again(broker: Broker, start_worker:
     assert _results(broker) == {handle.id: 1}
 
 
-async def test_worker_killed_the_client_sends_again(broker: Broker, start_worker: StartWorker) -> None:
-    """With a visibility timeout of an hour, the lease decides."""
+async def test_worker_killed_the_others_deliver_again(broker: Broker, start_worker: StartWorker) -> None:
+    """With a visibility timeout of an hour the lease decides, whether or not the client is still there."""
     doomed = start_worker(broker, name="w1", lease_s=1)
     start = time.monotonic()
-    async with EvaluationQueue(broker.url, patience=EAGER) as queue:
+    async with EvaluationQueue(broker.url, patience=LEAVE_IT_TO_CELERY) as queue:
         handle = await queue.submit(echo_request("survivor", sleep=1))
         await _started(broker, handle.id)
         kill_tree(doomed)
-        await asyncio.to_thread(start_worker, broker, name="w2", lease_s=30)
+        await asyncio.to_thread(start_worker, broker, name="w2", lease_s=1)
         reply = await handle.reply(30)
     assert (reply.attempt, reply.worker) == (2, "w2")
     assert time.monotonic() - start < 20
@@ -228,11 +228,33 @@ async def test_a_poisonous_request_ends_and_others_are_served(broker: Broker, st
         poison = await queue.submit(echo_request(die=[1, 2, 3, 4]))
         healthy = await queue.submit(echo_request("healthy"))
         reply = await poison.reply(50)
-        assert reply.failure is not None
-        assert reply.failure.kind == "infrastructure"
-        assert f"gave up after {MAX_ATTEMPTS}" in reply.failure.message
+        assert reply.evaluation is not None
+        assert reply.evaluation.outcome is Outcome.CRASHED
+        assert reply.evaluation.integrity is Integrity.UNKNOWN
         assert (await healthy.evaluation(50)).stdout == "healthy"
-    assert _starts(broker) == {poison.id: MAX_ATTEMPTS, healthy.id: 1}
+    assert _starts(broker) == {poison.id: MAX_DEATHS, healthy.id: 1}
+    with broker.client() as client:
+        ((_, letter),) = client.xrange(keys.POISON)  # type: ignore[misc]
+    assert EvaluationRequest.model_validate_json(letter["request"]).id == poison.id
+
+
+async def test_what_fails_on_one_worker_is_tried_on_another(broker: Broker, start_worker: StartWorker) -> None:
+    for name in ("w1", "w2"):
+        start_worker(broker, name=name)
+    async with EvaluationQueue(broker.url, patience=LEAVE_IT_TO_CELERY) as queue:
+        reply = await (await queue.submit(echo_request("second", fail="infrastructure", fail_on=[1]))).reply(20)
+        assert reply.evaluation is not None
+        assert reply.evaluation.stdout == "second"
+        hopeless = await (await queue.submit(echo_request(fail="infrastructure"))).reply(20)
+        assert hopeless.failure is not None
+        assert (hopeless.failure.kind, hopeless.attempt) == ("infrastructure", MAX_RETRIES + 1)
+    with broker.client() as client:
+        rows: Any = client.xrange(keys.RESULTS)
+    replies = [Reply.model_validate_json(fields["reply"]) for _, fields in rows]
+    tried = [each.worker for each in replies if each.id == reply.id]
+    assert sorted(tried) == ["w1", "w2"], "and the failure is kept for the store"
+    tried = [each.worker for each in replies if each.id == hopeless.id]
+    assert tried[0] != tried[1] != tried[2]
 
 
 async def test_a_worker_asked_to_leave_finishes_and_the_rest_is_served(
@@ -269,7 +291,7 @@ async def test_a_pickled_message_is_never_opened(broker: Broker, start_worker: S
         def __reduce__(self) -> tuple[Any, ...]:
             return (os.mkdir, (str(mark),))
 
-    made = message(celery_app(broker.url), EVALUATE, echo_request(), queue="eval.cpu", lane=0)
+    made = message(celery_app(broker.url), EVALUATE, echo_request(), list_name="eval.cpu/interactive/0")
     document = json.loads(made.text)
     document["body"] = base64.b64encode(pickle.dumps(Opened())).decode()
     document["content-type"] = "application/x-python-serialize"

@@ -1,5 +1,7 @@
 """The ledger alone: states of a claim, fences, leases, and many processes at once."""
 
+import base64
+import json
 import os
 import subprocess
 import sys
@@ -16,6 +18,7 @@ from redis import Redis
 from drkernel_q.evaluation import EvaluationRequest, Failure, Reply
 from drkernel_q.queue import keys
 from drkernel_q.queue.app import (
+    EVALUATE,
     GRACE_S,
     LEASE_S,
     MAX_DEADLINE_S,
@@ -24,11 +27,16 @@ from drkernel_q.queue.app import (
     limits,
     queue_names,
 )
-from drkernel_q.queue.ledger import MAX_ATTEMPTS, ClaimState, Ledger
+from drkernel_q.queue.desk import Reaper
+from drkernel_q.queue.ledger import MAX_DEATHS, MAX_RETRIES, ClaimState, Ledger, Retry, encode
+from drkernel_q.queue.message import Message
 from drkernel_q.queue.registry import WorkerCard, WorkerState, announce, withdraw, workers
 from drkernel_q.queue.routing import route
+from drkernel_q.queue.turns import list_name
+from drkernel_q.request import Priority
 from tests.queue.conftest import Broker, own_broker, wait_until
 from tests.queue.requests import echo_request
+from tests.values import an_evaluation
 
 pytestmark = pytest.mark.redis
 
@@ -69,12 +77,12 @@ def test_the_limits_are_nested() -> None:
 def test_a_claim_excludes_others_until_it_is_finished(ledger: Ledger, redis: Redis) -> None:
     request = echo_request().model_copy(update={"reply_to": "drkq:reply:x"})
     redis.xadd("drkq:reply:x", {"opened": "1"})
-    claim = ledger.claim(request.id, "a")
+    claim = ledger.claim(request, "a")
     assert (claim.state, claim.attempt) == (ClaimState.CLAIMED, 1)
-    assert ledger.claim(request.id, "b").state is ClaimState.HELD
+    assert ledger.claim(request, "b").state is ClaimState.HELD
     assert ledger.extend(claim)
     assert ledger.finish(claim, request, _reply(request))
-    late = ledger.claim(request.id, "b")
+    late = ledger.claim(request, "b")
     assert late.state is ClaimState.FINISHED
     assert not late.wants_reply
     assert not ledger.extend(claim)
@@ -87,7 +95,7 @@ def test_artefacts_are_sent_to_the_store_alone(ledger: Ledger, redis: Redis) -> 
     request = echo_request().model_copy(update={"reply_to": "drkq:reply:y"})
     redis.xadd("drkq:reply:y", {"opened": "1"})
     reply = _reply(request).model_copy(update={"artefacts": "eJyrrgUAAXUA+Q=="})
-    assert ledger.finish(ledger.claim(request.id, "a"), request, reply)
+    assert ledger.finish(ledger.claim(request, "a"), request, reply)
     assert _results(redis, request) == [reply]
     entries: Any = redis.xrange("drkq:reply:y")
     for text in (entries[1][1]["reply"], redis.get(keys.result(request.id))):
@@ -97,7 +105,7 @@ def test_artefacts_are_sent_to_the_store_alone(ledger: Ledger, redis: Redis) -> 
 def test_finishing_twice_by_one_claim_stores_once(ledger: Ledger, redis: Redis) -> None:
     """What redis-py does when the first answer is lost."""
     request = echo_request()
-    claim = ledger.claim(request.id, "a")
+    claim = ledger.claim(request, "a")
     assert ledger.finish(claim, request, _reply(request))
     assert ledger.finish(claim, request, _reply(request))
     assert len(_results(redis, request)) == 1
@@ -105,9 +113,9 @@ def test_finishing_twice_by_one_claim_stores_once(ledger: Ledger, redis: Redis) 
 
 def test_an_expired_lease_gives_a_new_fence(ledger: Ledger, redis: Redis) -> None:
     request = echo_request()
-    first = ledger.claim(request.id, "a", lease_s=0.05)
+    first = ledger.claim(request, "a", lease_s=0.05)
     time.sleep(0.1)
-    second = ledger.claim(request.id, "b")
+    second = ledger.claim(request, "b")
     assert (second.state, second.attempt) == (ClaimState.CLAIMED, 2)
     assert second.fence > first.fence
     assert not ledger.extend(first)
@@ -119,59 +127,152 @@ def test_an_expired_lease_gives_a_new_fence(ledger: Ledger, redis: Redis) -> Non
 
 def test_extending_keeps_a_claim(ledger: Ledger) -> None:
     request = echo_request()
-    claim = ledger.claim(request.id, "a", lease_s=0.2)
+    claim = ledger.claim(request, "a", lease_s=0.2)
     for _ in range(4):
         time.sleep(0.1)
         assert ledger.extend(claim, lease_s=0.2)
-    assert ledger.claim(request.id, "b").state is ClaimState.HELD
+    assert ledger.claim(request, "b").state is ClaimState.HELD
 
 
 def test_a_worker_takes_over_from_its_own_dead_child(ledger: Ledger) -> None:
     request = echo_request()
-    ledger.claim(request.id, "a")
-    again = ledger.claim(request.id, "a")
+    ledger.claim(request, "a")
+    again = ledger.claim(request, "a")
     assert (again.state, again.attempt) == (ClaimState.CLAIMED, 2)
 
 
-def test_attempts_run_out(ledger: Ledger, redis: Redis) -> None:
+def test_a_request_that_costs_its_workers_is_poisonous(ledger: Ledger, redis: Redis) -> None:
     request = echo_request()
-    for attempt in range(1, MAX_ATTEMPTS + 1):
-        assert ledger.claim(request.id, "a").attempt == attempt
-    last = ledger.claim(request.id, "a")
-    assert (last.state, last.attempt) == (ClaimState.EXHAUSTED, MAX_ATTEMPTS)
-    assert ledger.claim(request.id, "b").state is ClaimState.HELD, "two workers would write the end"
+    for attempt in range(1, MAX_DEATHS + 1):
+        assert ledger.claim(request, "a").attempt == attempt
+    last = ledger.claim(request, "a")
+    assert (last.state, last.attempt) == (ClaimState.POISONOUS, MAX_DEATHS)
+    assert ledger.claim(request, "b").state is ClaimState.HELD, "two workers would write the end"
     assert ledger.finish(last, request, _reply(request, last.attempt))
     assert len(_results(redis, request)) == 1
+    letters: Any = redis.xrevrange(keys.POISON, count=1)
+    assert EvaluationRequest.model_validate_json(letters[0][1]["request"]) == request
+
+
+def test_a_worker_that_dies_while_it_writes_the_end_changes_nothing(ledger: Ledger) -> None:
+    request = echo_request()
+    for _ in range(MAX_DEATHS + 3):
+        last = ledger.claim(request, "a")
+    assert (last.state, last.attempt) == (ClaimState.POISONOUS, MAX_DEATHS)
+
+
+def test_what_failed_is_tried_elsewhere_and_then_given_up(ledger: Ledger, redis: Redis) -> None:
+    request = echo_request()
+    again = Message("drkq:test:list", "message")
+    for number in range(1, MAX_RETRIES + 1):
+        owner = f"w{number}"
+        claim = ledger.claim(request, owner)
+        assert (claim.state, claim.attempt) == (ClaimState.CLAIMED, number)
+        failure = _reply(request, number, owner)
+        assert ledger.retry(claim, request, failure, again, others=True) is Retry.AGAIN
+        assert ledger.retry(claim, request, failure, again, others=True) is Retry.AGAIN, "the answer was lost"
+        assert redis.llen(again.key) == number
+        assert ledger.claim(request, owner).state is ClaimState.ELSEWHERE
+    last = ledger.claim(request, "w0")
+    assert ledger.retry(last, request, _reply(request), again, others=True) is Retry.SPENT
+    assert ledger.finish(last, request, _reply(request, last.attempt))
+    assert ledger.retry(last, request, _reply(request), again, others=True) is Retry.LOST
+    assert [reply.attempt for reply in _results(redis, request)] == [1, 2, 3]
+
+
+def test_alone_a_worker_tries_again_itself_and_failures_are_no_deaths(ledger: Ledger) -> None:
+    request = echo_request()
+    for number in range(1, MAX_RETRIES + 2):
+        claim = ledger.claim(request, "alone")
+        assert (claim.state, claim.attempt) == (ClaimState.CLAIMED, number)
+        ledger.retry(claim, request, _reply(request), Message("drkq:test:other", "m"), others=False)
+
+
+def test_what_a_dead_worker_held_is_delivered_again(ledger: Ledger, redis: Redis) -> None:
+    app = celery_app("redis://localhost")
+    reaper = Reaper(app, redis, lease_s=1.2)
+    request = echo_request()
+    name = list_name("eval.cpu", Priority.TRAINING, 2)
+    claim = ledger.claim(request, "a", lease_s=0.05, task=EVALUATE, list_name=name)
+    time.sleep(0.2)
+    assert reaper.look(100.0) == 0, "first it waits whether somebody lives"
+    assert reaper.look(100.3) == 0
+    assert reaper.look(100.61) == 1
+    assert reaper.look(100.8) == 0, "another look finds it looked after"
+    text = redis.rpop(f"drkq:{name}")
+    assert isinstance(text, str)
+    body = json.loads(base64.b64decode(json.loads(text)["body"]))
+    assert EvaluationRequest.model_validate(body[0][0]) == request
+    second = ledger.claim(request, "b")
+    assert (second.state, second.attempt) == (ClaimState.CLAIMED, 2)
+    assert not ledger.finish(claim, request, _reply(request))
+    assert ledger.finish(second, request, _reply(request, 2))
+    assert not [row for row in ledger.overdue(0) if row.request_id == request.id]
+
+
+def test_after_an_outage_whoever_lives_keeps_what_it_holds(ledger: Ledger, redis: Redis) -> None:
+    """All leases ran out while the broker was away: the reaper lets the holders speak first."""
+    reaper = Reaper(celery_app("redis://localhost"), redis, lease_s=1.2)
+    request = echo_request()
+    claim = ledger.claim(request, "a", lease_s=0.05, task=EVALUATE, list_name="eval.cpu/training/0")
+    assert reaper.look(100.0) == 0
+    time.sleep(0.2)
+    assert reaper.look(141.0) == 0, "the look before was 40 s ago"
+    assert ledger.extend(claim)
+    assert reaper.look(141.3) == reaper.look(141.61) == 0
+
+
+def test_others_who_ask_for_the_same_get_the_same(ledger: Ledger, redis: Redis) -> None:
+    """A later one by the content key; one of them whom a worker had already answered keeps what it has."""
+    first, second, third = (echo_request("same") for _ in range(3))
+    for request in (second, third):
+        redis.hset(keys.followers(first.id), request.id, f"drkq:reply:none\n{encode(request)}")
+    early = ledger.claim(third, "b")
+    assert ledger.finish(early, third, _reply(third, 1, "b"))
+    reply = _reply(first).model_copy(update={"failure": None, "evaluation": an_evaluation()})
+    assert ledger.finish(ledger.claim(first, "a"), first, reply, content_key="key")
+    for request in (second, third):
+        assert ledger.claim(request, "c", content_key="key").state is ClaimState.FINISHED
+    stored = redis.get(keys.result(second.id))
+    assert isinstance(stored, str)
+    shared = Reply.model_validate_json(stored).shared_with(second.id)
+    assert (shared.cached, shared.measured_for, shared.worker) == (True, first.id, "a")
+    assert [each.worker for each in _results(redis, third)] == ["b"]
+    later = echo_request("same")
+    known = ledger.claim(later, "c", content_key="key")
+    assert known.state is ClaimState.KNOWN
+    assert known.known == reply.shared_with(later.id)
+    assert ledger.claim(echo_request("same"), "c", content_key="other").state is ClaimState.CLAIMED
 
 
 def test_a_release_does_not_count(ledger: Ledger) -> None:
     request = echo_request()
-    for _ in range(2 * MAX_ATTEMPTS):
-        claim = ledger.claim(request.id, "a")
+    for _ in range(3 * MAX_DEATHS):
+        claim = ledger.claim(request, "a")
         assert (claim.state, claim.attempt) == (ClaimState.CLAIMED, 1)
         assert ledger.release(claim)
-    assert ledger.claim(request.id, "b").attempt == 1
+    assert ledger.claim(request, "b").attempt == 1
 
 
 def test_cancelled_before_it_was_claimed(ledger: Ledger, redis: Redis) -> None:
     request = echo_request()
     redis.set(keys.cancel(request.id), 1)
     assert ledger.is_cancelled(request.id)
-    claim = ledger.claim(request.id, "a")
+    claim = ledger.claim(request, "a")
     assert (claim.state, claim.attempt) == (ClaimState.CANCELLED, 0)
     assert ledger.finish(claim, request, _reply(request))
 
 
 def test_a_client_that_left_gets_no_new_stream(ledger: Ledger, redis: Redis) -> None:
     request = echo_request().model_copy(update={"reply_to": "drkq:reply:gone"})
-    claim = ledger.claim(request.id, "a")
+    claim = ledger.claim(request, "a")
     assert ledger.finish(claim, request, _reply(request))
     assert not redis.exists("drkq:reply:gone")
 
 
 def test_nothing_stays_for_ever(ledger: Ledger, redis: Redis) -> None:
     request = echo_request()
-    claim = ledger.claim(request.id, "a")
+    claim = ledger.claim(request, "a")
     ledger.finish(claim, request, _reply(request))
     for key in redis.scan_iter(f"drkq:*{request.id}*"):
         assert redis.ttl(key) > 0, key
@@ -195,12 +296,11 @@ def test_any_history_has_one_end(ledger: Ledger, redis: Redis, steps: list[tuple
     for step, owner in steps:
         claim = claims.get(owner)
         if step == "claim":
-            made = ledger.claim(request.id, owner)
+            made = ledger.claim(request, owner)
             if made.wants_reply:
                 assert not finished
                 claims[owner] = newest = made
             assert finished == (made.state is ClaimState.FINISHED)
-            assert made.attempt <= MAX_ATTEMPTS
         elif step == "expire":
             redis.hset(keys.claim(request.id), "expires_ms", 1) if newest else None
         elif step == "cancel":
@@ -226,7 +326,7 @@ url, owner, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 ledger = Ledger(connect(url))
 for number in range(count):
     request = echo_request().model_copy(update={"id": f"{number:032x}"})
-    claim = ledger.claim(request.id, owner)
+    claim = ledger.claim(request, owner)
     if claim.wants_reply:
         failure = Failure(kind="infrastructure", message="")
         reply = Reply(id=request.id, attempt=claim.attempt, worker=owner, failure=failure, finished_at="")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from drkernel_q.queue.app import EVALUATE, celery_app, limits
-from drkernel_q.queue.message import list_key, list_keys, message
+from drkernel_q.queue.message import list_keys, message
 from drkernel_q.queue.turns import LANES, list_name
 from drkernel_q.request import Priority
 from tests.queue.conftest import Broker
@@ -39,7 +39,7 @@ def test_our_message_is_what_kombu_publishes(broker: Broker) -> None:
             kwargsrepr="{}",
             connection=connection,
         )
-    ours = message(app, EVALUATE, request, queue="eval.cpu", lane=3)
+    ours = message(app, EVALUATE, request, list_name=list_name("eval.cpu", Priority.TRAINING, 3))
     with broker.client() as client:
         text = client.rpop(ours.key)
     assert isinstance(text, str), "kombu pushed on another list"
@@ -56,6 +56,8 @@ def test_our_message_is_what_kombu_publishes(broker: Broker) -> None:
 
 
 def test_every_list_of_a_queue_is_named() -> None:
-    names = [list_key("eval.cpu", priority, lane) for priority in Priority for lane in range(LANES)]
-    assert list_keys("eval.cpu") == names
-    assert names[0] == "drkq:eval.cpu/interactive/0"
+    names = [list_name("eval.cpu", priority, lane) for priority in Priority for lane in range(LANES)]
+    assert list_keys("eval.cpu") == [f"drkq:{name}" for name in names]
+    assert names[0] == "eval.cpu/interactive/0"
+    made = message(celery_app("redis://localhost"), EVALUATE, echo_request(), list_name=names[0])
+    assert (made.key, made.queue) == (f"drkq:{names[0]}", "eval.cpu")

@@ -77,7 +77,7 @@ CORRECTNESS = Protocol(trials=1, weight_seeds=1, stages=(Stage.CORRECTNESS,))
 
 def softmax_request(source: str = SOFTMAX, protocol: Protocol | None = None, **more: Any) -> EvaluationRequest:
     protocol = protocol or Protocol(trials=2, timing_budget_s=0.2)
-    return a_request(source, problem=builtin("softmax"), protocol=protocol, **more)
+    return a_request(source, problem=builtin("softmax"), protocol=protocol, **{"fresh": True} | more)
 
 
 def sleeper(seconds: float) -> EvaluationRequest:
@@ -173,6 +173,16 @@ async def test_each_task_takes_its_stages(queue: EvaluationQueue) -> None:
     assert check.integrity is Integrity.CLEAN
 
 
+async def test_what_it_found_answers_whoever_asks_again(service: Service, queue: EvaluationQueue) -> None:
+    first = await (await queue.submit(softmax_request(protocol=CORRECTNESS)))
+    again = await (await queue.submit(softmax_request(protocol=CORRECTNESS, fresh=False)))
+    assert again == first.shared_with(again.id), "the card says under which conditions the worker works"
+    assert first.evaluation is not None
+    assert first.evaluation.conditions == service.card().conditions
+    checked = await (await queue.submit(softmax_request(protocol=CORRECTNESS, fresh=False), task=CHECK))
+    assert not checked.cached, "another task has other stages"
+
+
 async def test_it_audits_problems_beside_its_evaluations(service: Service, queue: EvaluationQueue) -> None:
     bad = an_audit_request(Problem(name="bad", source="class Model: pass"))
     sound, unusable, evaluation = await asyncio.gather(
@@ -194,7 +204,7 @@ async def test_a_bad_problem_and_a_request_that_is_none_are_answered_and_dropped
     with pytest.raises(BadProblem, match="bad defines no get_inputs"):
         await queue.evaluate(bad)
     with celery_app(service.broker.url) as app:
-        app.send_task(EVALUATE, args=[{"id": "of another release"}], queue="eval.cpu")
+        app.send_task(EVALUATE, args=[{"id": "of another release"}], queue="eval.cpu/interactive/0")
     assert (await queue.evaluate(softmax_request(protocol=CORRECTNESS))).outcome is Outcome.CORRECT
     assert service.card().state is WorkerState.IDLE
 

@@ -5,7 +5,6 @@ import pytest
 
 from workers.clock import BURSTS, CHECKS, NOISE_MS, REQUEST_MS, read_clock, read_until_agreed
 from workers.measure import Expected
-from workers.side import BurstTime
 from workers.stopwatch import Stopwatch
 
 
@@ -22,10 +21,10 @@ class Bursts:
         self.noise = noise
         self.generator = np.random.default_rng(0)
 
-    def burst(self, calls: int, spin_ms: float) -> BurstTime:
+    def burst(self, calls: int) -> float:
         self.made += 1
-        milliseconds = spin_ms + self.request_ms + calls * self.call_ms
-        return BurstTime(milliseconds * (1 + self.noise * self.generator.exponential()) / 1e3, 0.1 * calls)
+        milliseconds = self.request_ms + calls * self.call_ms
+        return float(milliseconds * (1 + self.noise * self.generator.exponential()) / 1e3)
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
@@ -51,9 +50,8 @@ def test_noise_that_only_ever_adds_hardly_moves_the_clock() -> None:
 class Dawdler(Bursts):
     """Makes short bursts last, so that the slope between short and long ones tells nothing."""
 
-    def burst(self, calls: int, spin_ms: float) -> BurstTime:
-        honest = super().burst(calls, spin_ms)
-        return honest._replace(seconds=max(honest.seconds, (spin_ms + 30 * self.call_ms) / 1e3))
+    def burst(self, calls: int) -> float:
+        return max(super().burst(calls), 30 * self.call_ms / 1e3)
 
 
 def test_whoever_dawdles_in_short_bursts_is_seen_in_the_long_ones() -> None:

@@ -54,6 +54,8 @@ def lost() -> bool:
         (OutOfMemoryError("CUDA out of memory"), "cuda:out_of_memory"),
         (RuntimeError("Triton Error [CUDA]: out of memory"), "cuda:out_of_memory"),
         (RuntimeError("Triton Error [CUDA]: an illegal memory access was encountered"), "cuda:illegal_address"),
+        (RuntimeError("CUDA error: misaligned address\nCUDA kernel errors might be"), "cuda:misaligned_address"),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"), "cuda:other"),
         (RuntimeError("Triton Error [CUDA]: something that nobody has heard of"), "cuda:other"),
         (MemoryError(), "host:out_of_memory"),
         (ValueError("Triton is not to blame"), None),
@@ -70,6 +72,13 @@ def test_an_exception_has_a_word(error: BaseException, word: str | None) -> None
 def test_what_the_device_says_goes_before_what_the_exception_says() -> None:
     for error in (ValueError("nothing to see here"), AcceleratorError(9), MemoryError(), Hostile()):
         assert fault.of_exception(error, lost) == "cuda:illegal_address"
+
+
+def test_a_device_that_fails_without_a_name_is_lost_too() -> None:
+    def fail() -> None:
+        raise RuntimeError("words of another release")
+
+    assert fault.loses_context(fault.of_exception(ValueError("nothing to see here"), fail))
 
 
 @pytest.mark.parametrize(

@@ -251,6 +251,17 @@ def test_events_that_concern_the_device_cost_the_judge(tmp_path: Path) -> None:
     assert ward.family.dropped == 1
 
 
+def test_an_event_that_comes_late_is_nothing_to_the_next_evaluation(tmp_path: Path) -> None:
+    ward = ready(tmp_path)
+    ward.health.suspicion("cuda:illegal_address", None)
+    ward.driver.reported = (31,)
+    assert ward.health.examine("a reason", ()) == []
+    assert ward.health.suspicion(None, None) is None
+    ward.health.suspicion("cuda:illegal_address", None)
+    ward.driver.reported = (79,)
+    assert ward.health.examine("a reason", ()) == ["the driver reported xid:79"]
+
+
 @pytest.mark.parametrize("how", ["an event", "a verdict"])
 def test_a_device_that_needs_a_reset_is_put_away_without_a_canary(tmp_path: Path, how: str) -> None:
     ward = ready(tmp_path)

@@ -8,7 +8,7 @@ from drkernel_q import rules
 from drkernel_q.artefact import MAX_BYTES, pack
 from drkernel_q.evaluation import Failure, Integrity
 from drkernel_q.observation import Probe
-from drkernel_q.speedup import speedup_interval
+from drkernel_q.speedup import measured_speedup
 from drkernel_q.store import Store
 from drkernel_q.store.query import ask
 from drkernel_q.store.rejudge import Change, rejudge
@@ -41,7 +41,7 @@ def test_evaluated_stored_and_judged_again(bench: Bench, store: Store, monkeypat
     assert len(pack(raw)) < MAX_BYTES / 4
     assert set(raw.blocks) == {"eager", "candidate"}
     assert sum(map(len, raw.blocks["candidate"])) == timing.runs
-    point = speedup_interval(raw.blocks["eager"], raw.blocks["candidate"])
+    point = measured_speedup(raw.blocks["eager"], raw.blocks["candidate"])
     assert point == pytest.approx((timing.speedup, timing.speedup_low, timing.speedup_high))
     assert len(raw.seeds["weights"]) >= 2
     assert len(raw.seeds["trials"]) == 3

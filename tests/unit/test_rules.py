@@ -11,7 +11,7 @@ from drkernel_q.artefact import Artefacts
 from drkernel_q.correctness import Precision
 from drkernel_q.evaluation import Baseline, Evaluation, Integrity, Outcome, Protocol, Stage
 from drkernel_q.observation import Evidence, Observations, Probe, Weight
-from drkernel_q.speedup import speedup_interval
+from drkernel_q.speedup import measured_speedup
 from tests.values import H200, a_profile, an_audit, an_evaluation, observed
 
 ORDER = [Integrity.REJECTED, Integrity.UNKNOWN, Integrity.SUSPICIOUS, Integrity.CLEAN]
@@ -193,7 +193,7 @@ def test_speedups_are_computed_again_from_raw_times() -> None:
     found = rules.judge(evaluation, Artefacts(blocks=blocks))
     again = evaluation.revised(found)
     assert again.timing is not None
-    assert (again.timing.speedup, again.timing.speedup_low, again.timing.speedup_high) == speedup_interval(
+    assert (again.timing.speedup, again.timing.speedup_low, again.timing.speedup_high) == measured_speedup(
         blocks["eager"], blocks["candidate"]
     )
     assert again.timing.baselines[0].speedup == again.speedup != evaluation.speedup

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from drkernel_q.speedup import speedup_interval, student_t
+from drkernel_q.speedup import measured_speedup, speedup_interval, student_t
 
 Blocks = list[list[float]]
 TIMES = st.floats(1e-3, 1e4)
@@ -104,6 +104,20 @@ def test_the_estimate_lies_in_its_interval_and_turns_over(pairs: list[tuple[list
 
 def test_times_without_noise_leave_no_doubt() -> None:
     assert speedup_interval([[3.0] * 4] * 5, [[2.0] * 4] * 5) == pytest.approx((1.5, 1.5, 1.5))
+
+
+def test_fresh_processes_differ_by_more_than_calls_do() -> None:
+    steady = [[0.14] * 18] * 6
+    speedup, low, high = measured_speedup(steady, steady)
+    assert speedup == 1.0
+    assert (low, high) == pytest.approx((1 - 0.0051, 1 + 0.0051), abs=1e-4), "half a percent at 140 us"
+    short = [[0.01] * 18] * 6
+    assert measured_speedup(short, short).high == pytest.approx(1.018, abs=1e-3), "two percent at 10 us"
+    generator = np.random.default_rng(4)
+    sides = simulate(generator, block_noise=0.05)
+    within, real = speedup_interval(*sides), measured_speedup(*sides)
+    assert real.low < within.low < within.high < real.high
+    assert real.high / within.high < 1.001, "where blocks are noisy anyway it hardly matters"
 
 
 def test_one_block_says_nothing_and_blocks_come_in_pairs() -> None:

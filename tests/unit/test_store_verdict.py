@@ -16,7 +16,7 @@ from drkernel_q.errors import BadInput
 from drkernel_q.evaluation import Evaluation, EvaluationRequest, Integrity, Protocol
 from drkernel_q.observation import Evidence, Probe, Weight
 from drkernel_q.reward import reward
-from drkernel_q.speedup import speedup_interval
+from drkernel_q.speedup import measured_speedup
 from drkernel_q.store import Store
 from drkernel_q.store.dataset import DATASETS
 from drkernel_q.store.query import ask
@@ -138,7 +138,7 @@ def test_speedups_follow_from_raw_times(store: Store) -> None:
     evaluation = judged().model_copy(update={"rules_version": "1"})
     timed, bare = record(store, evaluation), record(store, evaluation, None)
     summary = rejudge(store)
-    point, low, high = speedup_interval(BLOCKS["eager"], BLOCKS["candidate"])
+    point, low, high = measured_speedup(BLOCKS["eager"], BLOCKS["candidate"])
     assert (summary.speedups_changed, summary.without_raw_times) == (1, 1)
     assert summary.largest_speedup_change == pytest.approx(abs(point / 2 - 1))
     assert recent(store)[timed.id]["speedup_low"] == pytest.approx(low)
