@@ -7,7 +7,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from types import FunctionType
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -77,7 +77,7 @@ def test_the_code_of_ours_may_not_be_replaced_through_a_library_either() -> None
         return 1
 
     told: list[str] = []
-    sys.addaudithook(audit_hook(told.append, frozenset({protected})))
+    sys.addaudithook(audit_hook(told.append, frozenset({cast("FunctionType", protected)})))
     elsewhere(lambda: functools.update_wrapper(protected, lambda: 2, assigned=("__code__",), updated=()))
     assert told == ["introspection"]
 

@@ -99,8 +99,7 @@ def test_a_fork_has_nobody_to_answer_to(outside: Outside) -> None:
     parent = os.getpid()
 
     def split() -> int:
-        pid = os.fork()
-        return pid
+        return os.fork()
 
     pid = outside.run(split)
     assert os.getpid() == parent

@@ -68,7 +68,7 @@ def test_what_is_said_is_heard_whatever_json_has_become(message: dict[str, Any])
         channel = Channel(ours)
         channel.expect_seals(KEY)
         speak, encode = speaker(theirs, KEY), json.JSONEncoder.encode
-        json.JSONEncoder.encode = lambda self, value: "{}"  # type: ignore[method-assign]
+        json.JSONEncoder.encode = lambda self, o: "{}"  # type: ignore[method-assign]
         try:
             speak(message)
             speak(message)
