@@ -37,31 +37,33 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Row(NamedTuple):
-    """One evaluation, and the memory in use after it."""
+    """What is kept of one evaluation: little, since the memory of this process is measured too."""
 
-    faulty: Faulty | None
-    """None: an honest candidate."""
-    result: Evaluation | Failure
+    kind: str
+    """`honest`, or the name of the fault."""
+    wrong: str
+    """What was said about the candidate, if it is not true."""
     seconds: float
     bytes_in_use: dict[str, int]
+    """After the evaluation."""
 
-    @property
-    def is_right(self) -> bool:
-        """Whether what was said about the candidate is true."""
-        if self.faulty is not None:
-            return self.faulty.holds(self.result)
-        if isinstance(self.result, Failure) or self.result.protocol is None:
-            return False
-        clean = self.result.integrity is Integrity.CLEAN or Stage.INTEGRITY not in self.result.protocol.stages
-        return clean and (self.result.outcome, self.result.fault) == (Outcome.CORRECT, None)
 
-    @property
-    def said(self) -> str:
-        """What was said about it, in a line."""
-        if isinstance(self.result, Failure):
-            return f"{self.result.kind}: {self.result.message[:200]}"
-        words = (self.result.outcome.value, self.result.integrity.value, self.result.fault)
-        return f"{' '.join(map(str, words))} {(self.result.error or '')[-120:]!r}"
+def is_right(faulty: Faulty | None, result: Evaluation | Failure) -> bool:
+    """Whether what was said about a candidate is true; None is an honest one."""
+    if faulty is not None:
+        return faulty.holds(result)
+    if isinstance(result, Failure) or result.protocol is None:
+        return False
+    clean = result.integrity is Integrity.CLEAN or Stage.INTEGRITY not in result.protocol.stages
+    return clean and (result.outcome, result.fault) == (Outcome.CORRECT, None)
+
+
+def described(result: Evaluation | Failure) -> str:
+    """Say what was said, in a line."""
+    if isinstance(result, Failure):
+        return f"{result.kind}: {result.message[:200]}"
+    words = (result.outcome.value, result.integrity.value, result.fault, [item.code for item in result.evidence])
+    return f"{' '.join(map(str, words))} {(result.error or '')[-120:]!r}"
 
 
 def plan(kinds: tuple[Faulty, ...], count: int, share: float) -> list[Faulty | None]:
@@ -98,21 +100,25 @@ def trend(rows: list[Row], name: str) -> dict[str, float] | None:
 
 def summary(rows: list[Row], seconds: float, device: str) -> dict[str, Any]:
     """Add everything up."""
-    honest = [row for row in rows if row.faulty is None]
-    faulty = [row for row in rows if row.faulty is not None]
+    kinds = list(dict.fromkeys(["honest", *(row.kind for row in rows)]))
+    groups = {kind: [row for row in rows if row.kind == kind] for kind in kinds}
+    wrong = {kind: sum(bool(row.wrong) for row in group) for kind, group in groups.items()}
     trends = {name: trend(rows, name) for name in ("worker", "zygote", "judge", "device")}
     return {
         "benchmark": "faults",
         "device": device,
         "evaluations": len(rows),
-        "faulty": len(faulty),
-        "innocent_failures": sum(not row.is_right for row in honest),
-        "wrong_outcomes": sum(not row.is_right for row in faulty),
+        "faulty": len(rows) - len(groups["honest"]),
+        "innocent_failures": wrong["honest"],
+        "wrong_outcomes": sum(wrong.values()) - wrong["honest"],
         "evaluations_a_minute": round(60 * len(rows) / seconds, 1),
-        "honest_p50_s": round(statistics.median(row.seconds for row in honest), 3) if honest else None,
-        "faulty_p50_s": {
-            kind.name: round(statistics.median(row.seconds for row in faulty if row.faulty == kind), 3)
-            for kind in {row.faulty.name: row.faulty for row in faulty if row.faulty}.values()
+        "kinds": {
+            kind: {
+                "evaluations": len(group),
+                "wrong": wrong[kind],
+                "p50_s": round(statistics.median(row.seconds for row in group), 3) if group else None,
+            }
+            for kind, group in groups.items()
         },
         "memory": {name: found for name, found in trends.items() if found is not None},
     }
@@ -120,15 +126,11 @@ def summary(rows: list[Row], seconds: float, device: str) -> dict[str, Any]:
 
 def table(rows: list[Row], found: dict[str, Any]) -> str:
     """Format the summary for people."""
-    lines = ["| candidates | evaluations | right | p50 s |", "|---|---|---|---|"]
-    for name in ["honest", *found["faulty_p50_s"]]:
-        mine = [row for row in rows if (row.faulty.name if row.faulty else "honest") == name]
-        middle = statistics.median(row.seconds for row in mine) if mine else math.nan
-        lines.append(f"| {name} | {len(mine)} | {sum(row.is_right for row in mine)} | {middle:.3f} |")
+    lines = ["| candidates | evaluations | wrong | p50 s |", "|---|---|---|---|"]
+    lines += [f"| {kind} | {' | '.join(map(str, each.values()))} |" for kind, each in found["kinds"].items()]
     lines += ["", "| memory | first tenth MiB | last tenth MiB | growth % |", "|---|---|---|---|"]
     lines += [f"| {name} | {' | '.join(map(str, each.values()))} |" for name, each in found["memory"].items()]
-    lines += [f"WRONG: {row.faulty.name if row.faulty else 'honest'}: {row.said}" for row in rows if not row.is_right]
-    return "\n".join(lines)
+    return "\n".join([*lines, *(f"WRONG: {row.kind}: {row.wrong}" for row in rows if row.wrong)])
 
 
 def run(
@@ -145,9 +147,11 @@ def run(
         result = bench.result(
             problem, source, stages=stages, kernel_deadline_s=kernel_deadline_s, deadline_s=120.0, timing_budget_s=0.5
         )
-        rows.append(Row(faulty, result, time.monotonic() - start, memory(bench)))
-        if not rows[-1].is_right or len(rows) % 50 == 0:
-            click.echo(f"{len(rows)} of {len(mix)}{'' if rows[-1].is_right else ' WRONG ' + rows[-1].said}", err=True)
+        seconds = time.monotonic() - start
+        wrong = "" if is_right(faulty, result) else described(result)
+        rows.append(Row(faulty.name if faulty else "honest", wrong, seconds, memory(bench)))
+        if wrong or len(rows) % 50 == 0:
+            click.echo(f"{len(rows)} of {len(mix)} {wrong and 'WRONG ' + wrong}", err=True)
     return rows
 
 

@@ -30,7 +30,7 @@ RULES_VERSION = "1"
 #: Work after the last event of a timed call: what may be noise, milliseconds, and as a share of the call.
 MOST_LATE_MS, MOST_LATE = 0.04, 0.1
 #: Share of a call by the judge's own clock that a claim may lack, by type of device.
-MOST_HIDDEN = {"cuda": 0.15, "cpu": 0.6}
+MOST_HIDDEN = {"cuda": 0.3, "cpu": 0.6}
 #: Share of the elements of floating-point outputs that the candidate's kernels must have a hand in.
 LEAST_TOUCHED = 0.5
 #: Change of a reference's median from the first block to the last that leaves no trust in the speedup: as a fraction,

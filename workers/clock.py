@@ -24,7 +24,7 @@ SHORTEST_BURST = 3
 BURSTS = {"cuda": 4, "cpu": 3}
 #: Noise of a call's time, what a request may cost beyond empty calls in the judge, and measurements before a claim that
 #: lacks more counts as a lie.
-NOISE_MS = {"cuda": 0.02, "cpu": 2.0}
+NOISE_MS = {"cuda": 0.2, "cpu": 2.0}
 REQUEST_MS = {"cuda": 5.0, "cpu": 20.0}
 CHECKS = 3
 

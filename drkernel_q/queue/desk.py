@@ -114,21 +114,19 @@ class Desk:
         if (
             reply.failure is not None
             and reply.failure.kind == "infrastructure"
-            and self._postpone(claim, request, reply, work, again)
+            and self._postpone(claim, request, reply, again)
         ):
             return
         if not self._ledger.finish(claim, request, reply, content_key=_new_key(request, reply)):
             log.warning("%s was taken over by another worker", request.id)
 
-    def _postpone(self, claim: Claim, request: AnyRequest, reply: Reply, work: Work, again: Message) -> bool:
+    def _postpone(self, claim: Claim, request: AnyRequest, reply: Reply, again: Message) -> bool:
         """Leave a request that failed for no reason of its own to a later attempt; False when there was the last one.
 
-        Raises:
-            Reject: nothing can be done here any more, and the attempt does not count.
+        An attempt counts also where nothing can be done any more after it: a kernel that makes one device after the
+        other fail its check must not go through all of them.
         """
         assert reply.failure is not None
-        if work.lost and self._ledger.release(claim):
-            raise Reject(reply.failure.message, requeue=True)
         outcome = self._ledger.retry(claim, request, reply, again, others=self._others_serve(again.queue))
         log.warning("%s failed (%s): %s", request.id, outcome.value, reply.failure.message)
         return outcome is not Retry.SPENT

@@ -295,7 +295,7 @@ def test_limits_hold_and_cannot_be_raised(bench: Bench) -> None:
     assert found["CORE"] == [0, 0]
     assert found["FSIZE"] == [sandbox.MAX_FILE_BYTES] * 2
     assert found["NOFILE"][1] <= sandbox.MAX_OPEN_FILES
-    assert found["DATA"] == [bench.evaluator.memory_bytes] * 2
+    assert found["DATA"] == [bench.evaluator.family.memory_bytes] * 2
     assert found["oom"] == "1000"
     assert found["raised"] == []
     if ROOT:
