@@ -45,12 +45,16 @@ class Answer(NamedTuple):
     """Whether the inputs were written to."""
     mutated: tuple[tuple[str, bool], ...] = ()
     """Names of parameters and buffers that were written to, and whether each is a parameter."""
+    scalars: tuple[Any, ...] = ()
+    """What stands beside the outputs and is no tensor."""
     late_ms: float = 0.0
     """Milliseconds that the device went on working after the last event of a timed call."""
     settled: bool = True
     """Whether the outputs of a timed call were complete at its last event."""
     written: tuple[int, ...] = ()
     """Checksums of what perturbed launches had written."""
+    within: tuple[str, ...] = ()
+    """Operators of torch that computed something inside of a perturbed launch."""
     own_launches: int = 0
     """Launches of Triton functions of the candidate's file."""
     own_names: frozenset[str] = frozenset()
@@ -181,10 +185,11 @@ class Session:
         with _reading("launches"):
             seconds = _number(reply["seconds"])
             written = tuple(int(value) for value in reply["written"])
+            within = tuple(map(claimed_text, reply["within"]))
             mutated = tuple((claimed_text(name), is_parameter is True) for name, is_parameter in reply["mutated"])
         answer = self._answer(reply, expected, sink)
         changed = reply.get("changed") is not False
-        return answer._replace(changed=changed, mutated=mutated, written=written, seconds=seconds)
+        return answer._replace(changed=changed, mutated=mutated, written=written, within=within, seconds=seconds)
 
     def rehearse(self, inputs: Sequence[Any], outputs: Sequence[Tensor], *, train: bool) -> None:
         """Run one forward pass whose outputs, like `outputs`, nobody looks at: it compiles what there is to compile."""
@@ -231,7 +236,7 @@ class Session:
     def timed(self, expected: Expected) -> tuple[float, Answer]:
         """Time one call on the inputs that lie ready; return the milliseconds claimed, and what comes with them.
 
-        The outputs are a plain list of tensors like those of `expected`, as in `arm`.
+        Outputs are nested, shaped and typed like those of `expected`; numbers beside them are the caller's to compare.
         """
         sink = self._take(expected)
         start = time.perf_counter()
@@ -242,7 +247,7 @@ class Session:
             if not SHORTEST_MS <= milliseconds <= most_ms:
                 raise ValueError(f"{milliseconds:.3g} ms within {most_ms:.3g} ms")
             late_ms, settled, compiled = _number(reply["late_ms"]), reply["settled"] is True, int(reply["compiled"])
-        answer = self._answer(reply, _flat(expected), sink)
+        answer = self._answer(reply, expected, sink, scalars=False)
         return milliseconds, answer._replace(late_ms=late_ms, settled=settled, compiled=compiled)
 
     def preload(self, segment: Segment, sets: Sequence[Sequence[TensorSpec]]) -> None:
@@ -311,10 +316,11 @@ class Session:
             other_launches=other,
         )
 
-    def _answer(self, reply: dict[str, Any], expected: Expected, sink: Segment) -> Answer:
+    def _answer(self, reply: dict[str, Any], expected: Expected, sink: Segment, *, scalars: bool = True) -> Answer:
         claims = self._claims(reply)
         with _reading("outputs"):
-            fault = _structure_fault(reply, expected)
+            fault = _structure_fault(reply, expected, scalars=scalars)
+            claims = claims._replace(scalars=tuple(scalars_of(reply["skeleton"])))
             if fault is not None:
                 return claims._replace(outcome=fault[0], detail=fault[1])
             specs = specs_from(reply["tensors"], sink.size)
@@ -343,13 +349,13 @@ def _flat(expected: Expected) -> Expected:
     return expected._replace(skeleton=flatten(list(expected.working), []))
 
 
-def _structure_fault(reply: dict[str, Any], expected: Expected) -> tuple[Outcome, str] | None:
+def _structure_fault(reply: dict[str, Any], expected: Expected, *, scalars: bool) -> tuple[Outcome, str] | None:
     """Compare nesting, shapes and dtypes with the reference's; return what is wrong."""
     if {"D3", "C11"} & set(reply["codes"]):
         return Outcome.RUNTIME_ERROR, "ModelNew returned something else than plain dense tensors"
     if shape_of(reply["skeleton"]) != shape_of(expected.skeleton):
         return Outcome.WRONG_SHAPE, "the outputs are nested or counted otherwise than the reference's"
-    if not all(map(_same_scalar, scalars_of(reply["skeleton"]), scalars_of(expected.skeleton))):
+    if scalars and not same_scalars(scalars_of(reply["skeleton"]), expected):
         return Outcome.WRONG_VALUE, "a number beside the tensors is not the reference's"
     shapes = [(str(dtype), [int(size) for size in shape]) for dtype, shape in reply["shapes"]]
     if len(shapes) != len(expected.working):
@@ -362,6 +368,12 @@ def _structure_fault(reply: dict[str, Any], expected: Expected) -> tuple[Outcome
         if dtype != _name(working.dtype):
             return Outcome.WRONG_DTYPE, claimed_text(f"expected dtype {_name(working.dtype)}, got {dtype}")
     return None
+
+
+def same_scalars(claimed: Sequence[Any], expected: Expected) -> bool:
+    """Whether the numbers beside the tensors are those of the reference."""
+    wanted = scalars_of(expected.skeleton)
+    return len(claimed) == len(wanted) and all(map(_same_scalar, claimed, wanted))
 
 
 def _same_scalar(claimed: Any, wanted: Any) -> bool:
