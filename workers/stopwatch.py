@@ -66,7 +66,8 @@ class Stopwatch:
         tensors were nested.
         """
         box: list[Any] = []
-        made, unpacked = (_keep, box, call), (_unpack, box)
+        kept: list[Tensor] = []
+        made, unpacked = (_keep, box, call), (_unpack, box, kept)
         self._flush.zero_()
         if not self._cuda:
             start, _, end, (self.skeleton, outputs) = run((self._clock,), made, (self._clock,), unpacked)
@@ -74,24 +75,18 @@ class Stopwatch:
         self._spin(int(SPIN_MS * CYCLES_A_MS))
         start_event, end_event = self._events
         self._record(start_event, self._stream)
-        _, _, (self.skeleton, outputs) = run(made, (self._record, end_event, self._stream), unpacked)
-        picked = self._pick(outputs)  # in the order of the stream, before anybody waits for the device
+        # Elements are picked in the order of the stream, before anybody waits for the device, or even for a thread.
+        end, pick = (self._record, end_event, self._stream), (_pick, kept, self._places)
+        _, _, (self.skeleton, outputs), picked = run(made, end, unpacked, pick)
         self._wait(end_event)
         ended = self._clock()
         self._sync()
         self.late_ms = (self._clock() - ended) * 1e3
-        self.settled = all(map(same_bits, picked, self._pick(outputs)))
-        return self._elapsed(start_event, end_event), outputs
-
-    def _pick(self, outputs: list[Tensor]) -> list[Tensor]:
-        """Copy elements at random places."""
-        picked = []
+        self.settled = all(map(same_bits, picked, _pick(kept, self._places)))
         for output in outputs:
-            if is_readable(output) and output.is_cuda and output.numel():
-                if output.numel() not in self._places:
-                    self._places[output.numel()] = torch.randint(output.numel(), (PICKED,), device="cuda")
-                picked.append(output.take(self._places[output.numel()]))
-        return picked
+            if is_readable(output) and output.numel() and output.numel() not in self._places:
+                self._places[output.numel()] = torch.randint(output.numel(), (PICKED,), device="cuda")
+        return self._elapsed(start_event, end_event), outputs
 
     def burst(
         self, calls: Iterable[Callable[[], Any]], run: Run = in_order
@@ -106,7 +101,7 @@ class Stopwatch:
             jobs.append((self._flush.zero_,))
             if self._cuda:
                 jobs.append((self._spin, int(SPIN_MS * CYCLES_A_MS)))
-            jobs += [(_keep, box, call), (_unpack, box)]
+            jobs += [(_keep, box, call), (_unpack, box, [])]
             if self._cuda:
                 jobs.append((self._sync,))
         results = zip(jobs, run(*jobs), strict=True)
@@ -121,7 +116,12 @@ def _keep(box: list[Any], call: Callable[[], Any]) -> None:
     box.append(call())
 
 
-def _unpack(box: list[Any]) -> tuple[Any, list[Tensor]]:
-    """Return the skeleton and the tensors of what was kept, and let go of the rest."""
-    outputs: list[Tensor] = []
+def _unpack(box: list[Any], outputs: list[Tensor]) -> tuple[Any, list[Tensor]]:
+    """Put the tensors of what was kept into `outputs`, and let go of the rest; return the skeleton and them."""
     return flatten(box.pop(), outputs), outputs
+
+
+def _pick(outputs: list[Tensor], places: dict[int, Tensor]) -> list[Tensor]:
+    """Copy elements at known places; outputs of a size that has none yet are left out."""
+    known = [output for output in outputs if is_readable(output) and output.is_cuda and output.numel() in places]
+    return [output.take(places[output.numel()]) for output in known]
