@@ -1,4 +1,4 @@
-"""Supervisor: the process behind `drkq worker`. It locks the device, runs Celery on it, and keeps its card alive."""
+"""Supervisor: the process behind `drkq worker`. It locks the device and runs Celery on it."""
 
 import importlib.util
 import os
@@ -16,11 +16,9 @@ from redis import Redis, RedisError
 from drkernel_q import quarantine
 from drkernel_q.errors import BadSettings, DeviceQuarantined, MissingExtra, NoWorker
 from drkernel_q.local.process import tether
-from drkernel_q.queue import keys
 from drkernel_q.queue.app import queue_names
 from drkernel_q.queue.connection import broker_url, connect
 from drkernel_q.queue.registry import (
-    CARD_TTL_S,
     WorkerCard,
     WorkerState,
     announce,
@@ -32,10 +30,16 @@ from drkernel_q.queue.turns import list_names
 from drkernel_q.settings import Settings
 from workers import linux, sandbox
 from workers.device import Device, find_device, lock_device
+from workers.presence import Presence
 
 #: A Celery that ends within this time of its start counts as a quick failure; after `MOST_QUICK` of them we give up.
 QUICK_S = 20.0
 MOST_QUICK = 3
+#: An evaluation at hand when the worker is told to leave has this long; orchestrators kill after 30 s or more. What is
+#: given back, Celery has this long for.
+DRAIN_S = 25.0
+QUIT_S = 10.0
+JOIN_S = 5.0
 _POLL_S = 0.2
 
 
@@ -63,11 +67,14 @@ class Supervisor:
         self.id = f"{socket.gethostname()}-{self.device.name}-{os.getpid()}"
         self.stopping = threading.Event()
         self.child: subprocess.Popen[bytes] | None = None
-        self.resting: WorkerCard | None = None
-        """What is shown while the device is out of service."""
+        self.presence = Presence(connect(settings), self.id, list_names(self._queues()))
+        self._leave_by = float("inf")
+        self._quitting = False
 
     def run(self) -> None:
         """Serve until SIGTERM or SIGINT; then finish the evaluation at hand, and leave.
+
+        One that takes longer than `DRAIN_S` is given back, and so it is on a second signal.
 
         Raises:
             NoWorker: Celery cannot be kept running.
@@ -79,13 +86,16 @@ class Supervisor:
             signal.signal(number, self._stop)
         redis = connect(self.settings)
         redis.ping()
-        card_keeper = threading.Thread(target=self._keep_card, args=(connect(self.settings),), daemon=True)
-        card_keeper.start()
+        ended = threading.Event()
+        presence = threading.Thread(target=self.presence.run, args=(ended,), daemon=True)
+        presence.start()
         self.say(f"worker on {self.device.name} ({self.device.device_name})")
         try:
             self._keep_celery(redis)
         finally:
             self.stopping.set()
+            ended.set()
+            presence.join(JOIN_S)  # so that it does not put the card up again
             withdraw(redis, self.id)
 
     def _check_sandbox(self) -> None:
@@ -100,6 +110,8 @@ class Supervisor:
         if self.child is not None and self.child.poll() is None:
             # Celery finishes its task on the first TERM and gives it back on a QUIT.
             self.child.send_signal(signal.SIGQUIT if self.stopping.is_set() else signal.SIGTERM)
+        self._leave_by = min(self._leave_by, time.monotonic() + DRAIN_S)
+        self.presence.draining = True
         self.stopping.set()
 
     def _keep_celery(self, redis: Redis) -> None:
@@ -113,6 +125,7 @@ class Supervisor:
             self.child = self._start_celery()
             while self.child.poll() is None:
                 time.sleep(_POLL_S)
+                self._hurry(self.child)
             if self.stopping.is_set():
                 return
             quick = quick + 1 if time.monotonic() - started < QUICK_S else 1
@@ -123,6 +136,18 @@ class Supervisor:
                 )
             self.stopping.wait(2.0**quick)
 
+    def _hurry(self, child: "subprocess.Popen[bytes]") -> None:
+        """End a Celery that takes too long to leave, or that is deaf."""
+        if self.presence.deaf.is_set():
+            self.presence.deaf.clear()
+            self.say(f"the worker on {self.device.name} takes nothing though there is something; it is started anew")
+            child.kill()  # what it may hold is delivered again when it is back
+        elif time.monotonic() >= self._leave_by + QUIT_S:
+            child.kill()
+        elif time.monotonic() >= self._leave_by and not self._quitting:
+            self._quitting = True
+            child.send_signal(signal.SIGQUIT)
+
     def _quarantine(self) -> quarantine.Quarantine | None:
         return quarantine.find(self.settings.state_dir, self.device.identity)
 
@@ -130,14 +155,14 @@ class Supervisor:
         """Take nothing, and say why, until somebody puts the device back into service."""
         text = f"{self.device.name} of {found.host} is quarantined since {found.since}: {found.reason}"
         self.say(f"{text} {found.remedy}")
-        self.resting = self._resting_card(found)
+        self.presence.resting = self._resting_card(found)
         with suppress(RedisError):  # the card comes up when the broker does
-            announce(redis, self.resting)
+            announce(redis, self.presence.resting)
             served = {queue for card in workers(redis) for queue in card.queues}
             give_up(redis, set(self._queues()) - served, text)
         while not self.stopping.is_set() and self._quarantine() is not None:
             self.stopping.wait(_POLL_S)
-        self.resting = None
+        self.presence.resting = None
         with suppress(RedisError):
             withdraw(redis, self.id)
         if not self.stopping.is_set():
@@ -183,23 +208,3 @@ class Supervisor:
             process_group=0,  # Ctrl-C in a terminal is for us; we pass it on as TERM
             preexec_fn=tether(signal.SIGKILL),  # noqa: PLW1509 - one prctl, no locks
         )
-
-    def _keep_card(self, redis: Redis) -> None:
-        """Refresh the card that the pool child puts up; put it back if the broker lost it."""
-        key = keys.worker(self.id)
-        seen: str | None = None
-        while not self.stopping.wait(CARD_TTL_S / 3):
-            try:
-                if self.resting is not None:
-                    announce(redis, self.resting)
-                    seen = None
-                    continue
-                current = redis.get(key)
-                if isinstance(current, str):
-                    seen = current
-                    redis.pexpire(key, int(CARD_TTL_S * 1000))
-                elif seen is not None:
-                    redis.set(key, seen, px=int(CARD_TTL_S * 1000))
-                    redis.sadd(keys.WORKERS, self.id)
-            except RedisError:
-                continue  # the broker is away; the card will be put back

@@ -45,7 +45,7 @@ class Worker:
         self._ready = threading.Lock()
         threading.Thread(target=self._get_ready, args=(connect(settings),), daemon=True).start()
         reaper = Reaper(app, connect(settings))
-        threading.Thread(target=reaper.run, args=(threading.Event(),), daemon=True).start()
+        threading.Thread(target=reaper.run, args=(worker_id, threading.Event()), daemon=True).start()
 
     def _get_ready(self, redis: Any) -> None:
         try:

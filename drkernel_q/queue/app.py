@@ -111,7 +111,6 @@ def celery_app(
         worker_concurrency=1,
         worker_pool="prefork",
         worker_send_task_events=False,
-        worker_soft_shutdown_timeout=20,
         # The evaluation goes on while the broker is away; the fence makes a second delivery harmless.
         worker_cancel_long_running_tasks_on_connection_loss=False,
         worker_enable_remote_control=True,

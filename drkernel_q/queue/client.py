@@ -74,7 +74,13 @@ class EvaluationQueue:
         self._publisher = Publisher(
             self._redis, self._pending, self._view.depths, stream=self._stream, patience_s=patience.broker_s
         )
-        self._inbox = Inbox(self._reader, self._pending, stream=self._stream, patience_s=patience.broker_s)
+        self._inbox = Inbox(
+            self._reader,
+            self._pending,
+            stream=self._stream,
+            restarted=self._record_again,
+            patience_s=patience.broker_s,
+        )
         self._watch = Watch(
             self._redis,
             self._pending,
@@ -294,6 +300,11 @@ class EvaluationQueue:
         pending.leader, pending.leader_list = None, ""
         pending.message = self._message(pending.task, pending.request, pending.queue)
         self._publisher.publish(pending)
+
+    def _record_again(self) -> None:
+        """Give the last replies to a broker that may have forgotten them; the store keeps each once."""
+        for request, reply in self._pending.recent():
+            self._publisher.record(request, reply)
 
     def _cancel(self, pending: Pending) -> None:
         self._abandon(pending, Cancelled())

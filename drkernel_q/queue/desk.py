@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from functools import partial
+from itertools import chain, repeat
 from typing import Any, NamedTuple, Protocol
 
 from celery import Celery
@@ -203,27 +204,31 @@ def _poisonous(request: AnyRequest, environment: Environment | None) -> Evaluati
 class Reaper:
     """Delivers again what workers held that are gone; any number may be at it.
 
-    After a look that was late, as when the broker was away, nothing is taken from anybody for half a lease: whoever
-    lives has extended its own by then.
+    After the first look, and after one that was late, as when the broker was away, nothing is taken from anybody for a
+    while: whoever lives has extended its lease by then, which it does each third of one.
     """
 
     def __init__(self, app: Celery, redis: Redis, *, lease_s: float = LEASE_S) -> None:
         """Look through a connection that nobody else uses meanwhile, several times in a lease."""
         self._app = app
         self._ledger = Ledger(redis)
-        self._period_s = lease_s / 6
-        self._truce_s = lease_s / 2
-        self._margin_s = lease_s / 10
+        self._period_s = self._margin_s = lease_s / 10
+        self._truce_s = 0.4 * lease_s
         self._looked_at = float("-inf")
         self._truce_until = 0.0
 
-    def run(self, stop: threading.Event) -> None:
-        """Look again and again until `stop` is set."""
-        while not stop.wait(self._period_s):
+    def run(self, owner: str, stop: threading.Event) -> None:
+        """Look again and again until `stop` is set, as a worker that has just begun."""
+        looks: Iterator[Callable[[], object]] = chain(
+            [partial(self.inherit, owner)], repeat(lambda: self.look(time.monotonic()))
+        )
+        for look in looks:
             try:
-                self.look(time.monotonic())
+                look()
             except RedisError as error:
                 log.warning("the broker fails: %s", error)
+            if stop.wait(self._period_s):
+                return
 
     def look(self, now: float) -> int:
         """Look once, at `now` on a monotonic clock; return how many requests were delivered again."""
@@ -231,12 +236,16 @@ class Reaper:
             self._truce_until = now + self._truce_s
         overdue = self._ledger.overdue(self._margin_s)
         self._looked_at = now
-        return 0 if now < self._truce_until else sum(map(self._revive, overdue))
+        return 0 if now < self._truce_until else sum(self._revive(each, self._margin_s) for each in overdue)
 
-    def _revive(self, overdue: Overdue) -> bool:
+    def inherit(self, owner: str) -> int:
+        """Deliver again what this worker held when it ended the last time; return how many requests that were."""
+        return sum(self._revive(each, None) for each in self._ledger.left_by(owner))
+
+    def _revive(self, overdue: Overdue, margin_s: float | None) -> bool:
         request = _REQUEST.validate_json(overdue.request)
         again = message(self._app, overdue.task, request, list_name=overdue.list_name)
-        revived = self._ledger.revive(overdue, again, self._margin_s)
+        revived = self._ledger.revive(overdue, again, margin_s)
         if revived:
             log.warning("%s lost its worker and is delivered again", overdue.request_id)
         return revived

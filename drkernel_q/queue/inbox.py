@@ -4,6 +4,7 @@ Subscriptions lose what is sent while a connection is away; a stream does not.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, cast
 
 from redis import asyncio as aioredis
@@ -26,13 +27,26 @@ STREAM_TTL_S = 3600
 class Inbox:
     """Reads replies and hands them to whoever waits."""
 
-    def __init__(self, redis: aioredis.Redis, pending: PendingSet, *, stream: str, patience_s: float) -> None:
-        """Read by a connection of its own; after `patience_s` without a broker, fail everybody who waits."""
+    def __init__(
+        self,
+        redis: aioredis.Redis,
+        pending: PendingSet,
+        *,
+        stream: str,
+        restarted: Callable[[], None],
+        patience_s: float,
+    ) -> None:
+        """Read by a connection of its own; after `patience_s` without a broker, fail everybody who waits.
+
+        `restarted` is called when the broker is another process than before, and may have forgotten things.
+        """
         self._redis = redis
         self._pending = pending
         self._stream = stream
         self._patience_s = patience_s
         self._last_id = "0"
+        self._restarted = restarted
+        self._run_id: str | None = None
         self.reconnected = asyncio.Event()
         """Set after each connection: replies may have been lost with the broker, so look by key."""
 
@@ -64,9 +78,13 @@ class Inbox:
         pipe.exists(self._stream)
         pipe.xadd(self._stream, {"opened": "1"})
         pipe.expire(self._stream, STREAM_TTL_S)
-        existed, *_ = await pipe.execute()
+        pipe.info("server")
+        existed, *_, server = await pipe.execute()
         if not existed:
             self._last_id = "0"
+        before, self._run_id = self._run_id, server["run_id"]
+        if before not in (None, self._run_id):
+            self._restarted()
 
     async def _read(self) -> None:
         place: dict[Any, Any] = {self._stream: self._last_id}

@@ -38,8 +38,9 @@ REPLY_STREAM_LENGTH = 100_000
 #: when even a long queue is likely to have come to it.
 MISSED_S = 10.0
 MISSED_AGAIN_S = 600.0
-#: Overdue claims that are looked at in one go.
+#: Overdue claims that are looked at in one go, and claims that there may be at all, one a worker.
 OVERDUE_MOST = 20
+LEASES_MOST = 10_000
 
 
 class ClaimState(StrEnum):
@@ -238,12 +239,23 @@ class Ledger:
 
     def overdue(self, margin_s: float) -> list[Overdue]:
         """List claims whose lease ended `margin_s` ago, oldest first, `OVERDUE_MOST` at most."""
-        found = self._overdue(keys=[keys.LEASES], args=[_ms(margin_s), OVERDUE_MOST])
+        return self._looked_after(_ms(margin_s), OVERDUE_MOST, "")
+
+    def left_by(self, owner: str) -> list[Overdue]:
+        """List the claims of an owner who has just begun, and so has left them in an earlier life."""
+        return self._looked_after(0, LEASES_MOST, owner)
+
+    def _looked_after(self, *args: str | int) -> list[Overdue]:
+        found = self._overdue(keys=[keys.LEASES], args=args)
         return [Overdue(*row) for row in cast("list[list[str]]", found)]
 
-    def revive(self, overdue: Overdue, message: Message, margin_s: float) -> bool:
-        """Deliver a request again whose holder is gone; False when somebody else did, or has it."""
-        args: list[str | int] = [overdue.request_id, overdue.fence, _ms(margin_s), _ms(MISSED_AGAIN_S), message.text]
+    def revive(self, overdue: Overdue, message: Message, margin_s: float | None) -> bool:
+        """Deliver a request again whose holder is gone; False when somebody else did, or has it.
+
+        Without a margin it does not matter when its lease ends.
+        """
+        margin = "" if margin_s is None else _ms(margin_s)
+        args: list[str | int] = [overdue.request_id, overdue.fence, margin, _ms(MISSED_AGAIN_S), message.text]
         return bool(self._revive(keys=[keys.claim(overdue.request_id), keys.LEASES, message.key], args=args))
 
     def is_cancelled(self, request_id: str) -> bool:

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -11,6 +12,10 @@ from drkernel_q.errors import DrkqError, InfrastructureFailure
 from drkernel_q.evaluation import Reply
 from drkernel_q.queue.message import Message
 from drkernel_q.request import Request
+
+#: Replies of this time, and this many at most, are kept in case that the broker forgets them before they are stored.
+RECENT_S = 60.0
+RECENT_MOST = 500
 
 
 @dataclass(slots=True, eq=False)
@@ -67,6 +72,7 @@ class PendingSet:
     _sequence: int = 0
     _answered: dict[str, int] = field(default_factory=dict)
     """By list key, the highest sequence number that has a reply."""
+    _recent: deque[tuple[float, Request, Reply]] = field(default_factory=lambda: deque(maxlen=RECENT_MOST))
 
     def __len__(self) -> int:
         """Count the requests that have no reply yet."""
@@ -118,4 +124,11 @@ class PendingSet:
         if pending.leader is None:
             key = pending.message.key
             self._answered[key] = max(self._answered.get(key, 0), pending.sequence)
+        if isinstance(outcome, Reply):
+            self._recent.append((time.monotonic(), pending.request, outcome))
         pending.settle(outcome)
+
+    def recent(self) -> list[tuple[Request, Reply]]:
+        """List the last replies, which the store may not have yet."""
+        since = time.monotonic() - RECENT_S
+        return [(request, reply) for at, request, reply in self._recent if at >= since]

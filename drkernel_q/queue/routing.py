@@ -49,5 +49,5 @@ def why_not(cards: Sequence[WorkerCard], device: str) -> str:
 
 
 def serves(cards: Sequence[WorkerCard], queue: str) -> bool:
-    """Whether a live worker takes from the queue."""
-    return any(queue in card.queues for card in cards)
+    """Whether a live worker takes from the queue, and will again when it has done what it is at."""
+    return any(queue in card.queues and card.accepts for card in cards)

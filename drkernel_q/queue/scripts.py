@@ -153,20 +153,21 @@ return 1
 """
 )
 
-# Answers with the claims whose lease ended some time ago. Those that have a reply, or came from no list, are looked
-# after no more.
+# Answers with the claims whose lease ended some time ago, or with those of one owner. Those that have a reply, or came
+# from no list, are looked after no more.
 OVERDUE = (
     _COMMON
     + """
 local leases = KEYS[1]
-local margin_ms, most = unpack(ARGV)
+local margin_ms, most, owner = unpack(ARGV)
+local until_ms = owner == '' and now_ms() - tonumber(margin_ms) or '+inf'
 local found = {}
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', now_ms() - tonumber(margin_ms), 'LIMIT', 0, most)) do
-  local old = redis.call('HMGET', CLAIM .. id, 'fence', 'finished', 'task', 'list', 'request')
-  if old[5] and old[4] ~= '' and not old[2] then
-    found[#found + 1] = {id, old[1], old[3], old[4], old[5]}
-  else
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', leases, '-inf', until_ms, 'LIMIT', 0, most)) do
+  local old = redis.call('HMGET', CLAIM .. id, 'fence', 'finished', 'task', 'list', 'request', 'owner')
+  if not old[5] or old[4] == '' or old[2] then
     redis.call('ZREM', leases, id)
+  elseif owner == '' or old[6] == owner then
+    found[#found + 1] = {id, old[1], old[3], old[4], old[5]}
   end
 end
 return found
@@ -180,7 +181,8 @@ REVIVE = (
 local record, leases, list = unpack(KEYS)
 local id, fence, margin_ms, again_ms, message = unpack(ARGV)
 local old = redis.call('HMGET', record, 'fence', 'finished')
-local due = tonumber(redis.call('ZSCORE', leases, id) or 'inf') <= now_ms() - tonumber(margin_ms)
+local score = redis.call('ZSCORE', leases, id)
+local due = score and (margin_ms == '' or tonumber(score) <= now_ms() - tonumber(margin_ms))
 if old[1] ~= fence or old[2] or not due then return 0 end
 redis.call('ZADD', leases, now_ms() + tonumber(again_ms), id)
 redis.call('LPUSH', list, message)

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -16,11 +17,21 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from drkernel_q.local.process import tether
+from drkernel_q.persist import Persister
 from drkernel_q.queue import keys
 from drkernel_q.queue.connection import connect
+from drkernel_q.store import Store
 from tests.need import redis_server, require
 
 WORKER = [sys.executable, "-m", "tests.queue.echo_worker"]
+#: A worker whose wall clock is ahead of the broker's.
+OTHER_CLOCK = """
+import time
+wall_clock = time.time
+time.time = lambda: wall_clock() + SECONDS
+from tests.queue.echo_worker import main
+main()
+"""
 
 
 class Broker:
@@ -85,12 +96,13 @@ def worker_starter(log_path: Path) -> Iterator[StartWorker]:
     """Give a function that starts echo workers; all that they are is killed at the end."""
     started: list[subprocess.Popen[bytes]] = []
 
-    def start(broker: Broker, *, name: str = "w1", device: str = "cpu", **order: float) -> object:
+    def start(broker: Broker, *, name: str = "w1", device: str = "cpu", clock_s: float = 0.0, **order: float) -> object:
         environment = os.environ | {"DRKQ_BROKER_URL": broker.url, "ECHO_NAME": name}
         environment |= {f"ECHO_{key.upper()}": str(value) for key, value in order.items()}
+        command = [sys.executable, "-c", OTHER_CLOCK.replace("SECONDS", str(clock_s))] if clock_s else WORKER
         with log_path.open("ab") as log:
             process = subprocess.Popen(
-                [*WORKER, "--device", device],
+                [*command, "--device", device],
                 env=environment,
                 stdout=log,
                 stderr=log,
@@ -122,6 +134,20 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     with own_broker() as broker, worker_starter(log) as start:
         start(broker)
         yield broker
+
+
+@contextmanager
+def persisting(broker: Broker, store: Store) -> Iterator[threading.Event]:
+    """Run a persister in a thread for the length of the block."""
+    stop = threading.Event()
+    thread = threading.Thread(target=Persister(broker.url, store).run, args=(stop,))
+    thread.start()
+    try:
+        yield stop
+    finally:
+        stop.set()
+        thread.join(20)
+        assert not thread.is_alive()
 
 
 def kill_tree(process: "subprocess.Popen[bytes]") -> None:

@@ -88,7 +88,7 @@ class Echo:
         self.redis = connect(url)
         self.desk = Desk(app, self.redis, owner, RULES, lease_s=lease_s)
         reaper = Reaper(app, connect(url), lease_s=lease_s)
-        threading.Thread(target=reaper.run, args=(threading.Event(),), daemon=True).start()
+        threading.Thread(target=reaper.run, args=(owner, threading.Event()), daemon=True).start()
 
     def environment(self) -> Environment:
         return ENVIRONMENT

@@ -5,7 +5,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from drkernel_q.queue import keys
 from drkernel_q.queue.ledger import encode
 from drkernel_q.request import Request
 from drkernel_q.store import Store, engine
-from tests.queue.conftest import Broker, own_broker
+from tests.queue.conftest import Broker, own_broker, persisting
 from tests.services import Postgres
 from tests.values import H200, a_failure, a_reply, a_request, an_audit, an_audit_reply, an_audit_request, an_evaluation
 
@@ -53,20 +52,6 @@ def publish_some(client: Redis, number: int) -> list[Reply]:
     for request, reply in zip(requests, replies, strict=True):
         publish(client, request, reply)
     return replies
-
-
-@contextmanager
-def persisting(broker: Broker, store: Store) -> Iterator[threading.Event]:
-    """Run a persister in a thread for the length of the block."""
-    stop = threading.Event()
-    thread = threading.Thread(target=Persister(broker.url, store).run, args=(stop,))
-    thread.start()
-    try:
-        yield stop
-    finally:
-        stop.set()
-        thread.join(PATIENCE_S)
-        assert not thread.is_alive()
 
 
 def eventually(done: Callable[[], bool]) -> None:

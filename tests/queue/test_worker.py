@@ -6,10 +6,8 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,33 +16,31 @@ import pytest
 from drkernel_q import __version__
 from drkernel_q.audit import FlagCode
 from drkernel_q.errors import BadProblem, Cancelled
-from drkernel_q.evaluation import EvaluationRequest, Integrity, Outcome, Protocol, Stage
+from drkernel_q.evaluation import Integrity, Outcome, Protocol
 from drkernel_q.problem import Problem
+from drkernel_q.queue import keys
 from drkernel_q.queue.app import CHECK, EVALUATE, PROFILE, celery_app
 from drkernel_q.queue.client import EvaluationQueue
-from drkernel_q.queue.registry import WorkerCard, WorkerState, workers
-from tests.judging import EXAMPLES, builtin
-from tests.queue.conftest import Broker, kill_tree, own_broker, wait_until
+from drkernel_q.queue.message import list_keys
+from drkernel_q.queue.registry import WorkerState
+from tests.judging import builtin
+from tests.queue.real_worker import (
+    CORRECTNESS,
+    SOFTMAX,
+    Service,
+    alive,
+    descendants,
+    has_source,
+    in_private_folders,
+    running,
+    sleeper,
+    softmax_request,
+    until,
+)
 from tests.values import a_request, an_audit_request
 
 pytestmark = [pytest.mark.slow, pytest.mark.redis]
 
-SOFTMAX = (EXAMPLES / "softmax.py").read_text()
-#: Softmax by torch, after `SECONDS` of sleep; leaves a daemon behind.
-SLEEPER = """
-import os, time, torch
-if os.fork() == 0:
-    os.setsid()
-    if os.fork() == 0:
-        os.closerange(0, 1024)
-        time.sleep(1000)
-    os._exit(0)
-
-class ModelNew(torch.nn.Module):
-    def forward(self, x):
-        time.sleep(SECONDS)
-        return torch.softmax(x, -1)
-"""
 #: Looks for the worker's secrets wherever a process can look, and prints what it finds.
 SPY = """
 import glob, os, torch
@@ -72,52 +68,6 @@ class ModelNew(torch.nn.Module):
     def forward(self, x):
         return torch.softmax(x, -1)
 """
-CORRECTNESS = Protocol(trials=1, weight_seeds=1, stages=(Stage.CORRECTNESS,))
-
-
-def softmax_request(source: str = SOFTMAX, protocol: Protocol | None = None, **more: Any) -> EvaluationRequest:
-    protocol = protocol or Protocol(trials=2, timing_budget_s=0.2)
-    return a_request(source, problem=builtin("softmax"), protocol=protocol, **{"fresh": True} | more)
-
-
-def sleeper(seconds: float) -> EvaluationRequest:
-    return softmax_request(SLEEPER.replace("SECONDS", str(seconds)), CORRECTNESS)
-
-
-class Service:
-    """A broker and one worker on it."""
-
-    def __init__(self, broker: Broker, worker: "subprocess.Popen[bytes]", environment: dict[str, str]) -> None:
-        self.broker = broker
-        self.worker = worker
-        self.environment = environment
-
-    def cards(self) -> list[WorkerCard]:
-        with self.broker.client() as client:
-            return workers(client)
-
-    def card(self) -> WorkerCard:
-        (card,) = self.cards()
-        return card
-
-
-@contextmanager
-def running() -> Iterator[Service]:
-    """Start a broker and a worker; wait until the worker's card is up."""
-    with own_broker() as broker, tempfile.TemporaryDirectory(prefix="dq-w-", dir="/tmp") as folder:
-        environment = os.environ | {"DRKQ_BROKER_URL": broker.url, "DRKQ_LOCK_DIR": f"{folder}/locks"}
-        environment |= {"DRKQ_CACHE_DIR": folder, "DRKQ_STORE_URL": "postgresql+psycopg://drkq:secret@nowhere/drkq"}
-        command = [sys.executable, "-m", "workers", "--device", "cpu"]
-        with Path(folder, "log").open("wb") as log:
-            worker = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
-        service = Service(broker, worker, environment)
-        try:
-            wait_until(service.cards, "the worker is registered", worker, limit_s=45)
-            yield service
-        finally:
-            family = descendants(worker.pid)
-            kill_tree(worker)
-            wait_until(lambda: not alive(family), "all that the worker started ends with it")
 
 
 @pytest.fixture(scope="module")
@@ -254,25 +204,22 @@ async def test_a_cancelled_evaluation_is_ended_and_the_next_one_taken(service: S
     assert not [folder for folder in family.values() if Path(folder).exists()]
 
 
-async def test_a_pool_child_that_dies_costs_one_attempt_and_leaves_nothing(
-    service: Service, queue: EvaluationQueue
-) -> None:
-    handle = await queue.submit(sleeper(3))
+async def test_told_twice_to_leave_it_gives_back_what_it_has(service: Service, queue: EvaluationQueue) -> None:
+    """Last of those that use this worker: it is gone afterwards."""
+    handle = await queue.submit(sleeper(50))
     await until(lambda: has_source(service.worker.pid), "the candidate runs")
-    before = service.card()
-    assert before.state is WorkerState.BUSY
-    assert before.request_id == handle.id
-    family = in_private_folders(service.worker.pid)
-    os.kill(before.pid, signal.SIGKILL)
-    await until(lambda: not alive(family), "the candidate and its daemon have ended")
-    await until(lambda: not any(Path(folder).exists() for folder in family.values()), "their folder is gone")
-    reply = await handle.reply(timeout_s=45)
-    assert reply.attempt == 2
-    assert reply.evaluation is not None
-    assert reply.evaluation.outcome is Outcome.CORRECT
-    after = service.card()
-    assert after.id == before.id
-    assert after.pid != before.pid
+    family = descendants(service.worker.pid)
+    service.worker.send_signal(signal.SIGTERM)
+    await until(lambda: service.card().state is WorkerState.DRAINING, "the card says so")
+    service.worker.send_signal(signal.SIGTERM)
+    await until(lambda: service.worker.poll() is not None, "the worker has left")
+    assert service.worker.returncode == 0
+    assert not alive(family)
+    with service.broker.client() as client:
+        record: Any = client.hgetall(keys.claim(handle.id))
+        waiting = sum(map(client.llen, list_keys("eval.cpu")))  # type: ignore[arg-type]
+    assert (record["state"], record["attempt"], record["deaths"]) == ("released", "0", "0")
+    assert waiting == 1
 
 
 async def test_sigterm_finishes_the_evaluation_and_leaves_nothing() -> None:
@@ -292,50 +239,3 @@ async def test_sigterm_finishes_the_evaluation_and_leaves_nothing() -> None:
             assert not alive(family)
             assert not [folder for folder in folders if Path(folder).exists()]
             assert service.cards() == []
-
-
-async def until(condition: Any, what: str) -> None:
-    """Wait for a condition without holding up the queue's client."""
-    await asyncio.to_thread(wait_until, condition, what)
-
-
-def descendants(pid: int) -> list[int]:
-    """List the living processes that a process has started, and those that they have."""
-    found: list[int] = []
-    try:
-        for task in os.listdir(f"/proc/{pid}/task"):
-            for child in map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split()):
-                found += [child, *descendants(child)]
-    except OSError:
-        pass
-    return found
-
-
-def in_private_folders(pid: int) -> dict[int, str]:
-    """Give the descendants of a process that work in the folder of a candidate, with that folder."""
-    found = {}
-    for child in descendants(pid):
-        try:
-            folder = os.readlink(f"/proc/{child}/cwd")
-        except OSError:
-            continue
-        if "drkq-candidate-" in folder:
-            found[child] = folder
-    return found
-
-
-def has_source(pid: int) -> bool:
-    """Whether one of the candidates has a source: spare ones wait for theirs."""
-    return any(Path(folder, "candidate.py").exists() for folder in in_private_folders(pid).values())
-
-
-def alive(pids: Any) -> list[int]:
-    """List those of the processes that still run."""
-    return [pid for pid in pids if Path(f"/proc/{pid}").exists() and "Z" not in _state(pid)]
-
-
-def _state(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return "Z"
