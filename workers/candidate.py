@@ -72,6 +72,7 @@ class Harness:
         self.sync: Callable[[], None] = torch._C._cuda_synchronize if device == "cuda" else lambda: None
         self.query: Callable[[], object] = torch.cuda.current_stream().query if device == "cuda" else lambda: True
         self.outside = Outside()
+        self.outside.ask(self.sync)  # makes the device's context that thread's too
         self.guard = Guard(device, ask=self.outside.ask, collects=lambda: self.outside.collects)
         self.speak = speaker(channel.sock, key)
         self.outside.insist = ender(self.guard.check, self.guard.changes, self.speak)

@@ -17,7 +17,8 @@ from workers.recording import Recording, read_recording
 from workers.reference import Reference
 from workers.remote import CandidateFailed, RemoteCandidate, claimed_text
 from workers.segment import Segment, create
-from workers.shared import TensorSpec, flatten, layout, scalars_of, shape_of, specs_from
+from workers.shared import TensorSpec, flatten, layout, scalars_of, specs_from
+from workers.structure import name_of, structure_fault
 
 #: From this size on, the judge gives cached device memory back before the candidate runs, bytes.
 LARGE_BYTES = 2**30
@@ -319,13 +320,13 @@ class Session:
     def _answer(self, reply: dict[str, Any], expected: Expected, sink: Segment, *, scalars: bool = True) -> Answer:
         claims = self._claims(reply)
         with _reading("outputs"):
-            fault = _structure_fault(reply, expected, scalars=scalars)
+            fault = structure_fault(reply, expected, scalars=scalars)
             claims = claims._replace(scalars=tuple(scalars_of(reply["skeleton"])))
             if fault is not None:
                 return claims._replace(outcome=fault[0], detail=fault[1])
             specs = specs_from(reply["tensors"], sink.size)
             for spec, working in zip(specs, expected.working, strict=True):
-                if (spec.dtype, spec.shape) != (_name(working.dtype), list(working.shape)):
+                if (spec.dtype, spec.shape) != (name_of(working.dtype), list(working.shape)):
                     raise ValueError("places that do not fit the shapes")
             return claims._replace(outputs=sink.read(specs, self.device))
 
@@ -347,44 +348,6 @@ def _close(segment: Segment | None) -> None:
 
 def _flat(expected: Expected) -> Expected:
     return expected._replace(skeleton=flatten(list(expected.working), []))
-
-
-def _structure_fault(reply: dict[str, Any], expected: Expected, *, scalars: bool) -> tuple[Outcome, str] | None:
-    """Compare nesting, shapes and dtypes with the reference's; return what is wrong."""
-    if {"D3", "C11"} & set(reply["codes"]):
-        return Outcome.RUNTIME_ERROR, "ModelNew returned something else than plain dense tensors"
-    if shape_of(reply["skeleton"]) != shape_of(expected.skeleton):
-        return Outcome.WRONG_SHAPE, "the outputs are nested or counted otherwise than the reference's"
-    if scalars and not same_scalars(scalars_of(reply["skeleton"]), expected):
-        return Outcome.WRONG_VALUE, "a number beside the tensors is not the reference's"
-    shapes = [(str(dtype), [int(size) for size in shape]) for dtype, shape in reply["shapes"]]
-    if len(shapes) != len(expected.working):
-        raise ValueError("more or fewer shapes than outputs")
-    pairs = list(zip(shapes, expected.working, strict=True))
-    for (_, shape), working in pairs:
-        if shape != list(working.shape):
-            return Outcome.WRONG_SHAPE, claimed_text(f"expected shape {list(working.shape)}, got {shape}")
-    for (dtype, _), working in pairs:
-        if dtype != _name(working.dtype):
-            return Outcome.WRONG_DTYPE, claimed_text(f"expected dtype {_name(working.dtype)}, got {dtype}")
-    return None
-
-
-def same_scalars(claimed: Sequence[Any], expected: Expected) -> bool:
-    """Whether the numbers beside the tensors are those of the reference."""
-    wanted = scalars_of(expected.skeleton)
-    return len(claimed) == len(wanted) and all(map(_same_scalar, claimed, wanted))
-
-
-def _same_scalar(claimed: Any, wanted: Any) -> bool:
-    if isinstance(wanted, float):  # most likely an `item()` of what was computed in fp32
-        close = math.isclose(claimed, wanted, rel_tol=1e-3, abs_tol=1e-6)
-        return close or (math.isnan(claimed) and math.isnan(wanted))
-    return type(claimed) is type(wanted) and bool(claimed == wanted)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _launches(rows: Any) -> tuple[int, int, frozenset[str]]:

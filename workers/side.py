@@ -16,9 +16,10 @@ from workers.measure import outline
 from workers.recheck import Recheck
 from workers.reference import Reference
 from workers.segment import Segment, create
-from workers.session import Answer, Session, pack_inputs, same_scalars
+from workers.session import Answer, Session, pack_inputs
 from workers.shared import ALIGN, unflatten
 from workers.stopwatch import Stopwatch
+from workers.structure import same_scalars
 
 #: What the candidate is compared with: a baseline, and the arithmetic of its products.
 Version = tuple[Baseline, Precision]

@@ -16,6 +16,7 @@ class Text:
         """Hold nothing."""
         self._codes: frozenset[CodeType] = frozenset()
         self._lines = ""
+        self._known: dict[int, tuple[Any, CodeType, object, bool]] = {}
 
     def read(self, source: str, path: str) -> None:
         """Take `source`, which is to be imported from `path`; one that cannot be compiled holds nothing."""
@@ -28,9 +29,13 @@ class Text:
     def holds(self, function: Any) -> bool:
         """Whether the source holds a Triton function."""
         code, written = getattr(getattr(function, "fn", None), "__code__", None), getattr(function, "src", None)
-        if type(code) is not CodeType or code not in self._codes:
+        if type(code) is not CodeType:
             return False
-        return written is None or (type(written) is str and _stripped(written) in self._lines)
+        known = self._known.get(id(function))  # to look costs more than a launch
+        if known is None or known[0] is not function or known[1] is not code or known[2] is not written:
+            same = written is None or (type(written) is str and _stripped(written) in self._lines)
+            known = self._known[id(function)] = function, code, written, same and code in self._codes
+        return known[3]
 
 
 def codes_within(code: CodeType) -> Iterable[CodeType]:

@@ -22,6 +22,8 @@ from workers.wire import LENGTH, SEAL, sealer
 _RESTLESS = frozenset({"last_exc", "last_type", "last_value", "last_traceback", "stdout", "stderr", "displayhook"})
 #: Stands for a name that is not there.
 _ABSENT = object()
+#: Py_TPFLAGS_IMMUTABLETYPE.
+_IMMUTABLE = 1 << 8
 
 
 def speaker(sock: socket.socket, key: bytes) -> Callable[[Mapping[str, Any]], None]:
@@ -132,9 +134,9 @@ def _all(owner: Any) -> dict[str, object]:
     return dict(vars(owner))
 
 
-def _layers(owner: Any) -> tuple[Any, ...]:
-    """Return a module, or a class with those that it inherits from."""
-    return owner.__mro__ if isinstance(owner, type) else (owner,)
+def _layers(owner: Any) -> list[Any]:
+    """Return a module, or a class with those that it inherits from, as far as anybody can change them."""
+    return [kind for kind in owner.__mro__ if not kind.__flags__ & _IMMUTABLE] if isinstance(owner, type) else [owner]
 
 
 def _callables(owner: Any) -> dict[str, object]:
