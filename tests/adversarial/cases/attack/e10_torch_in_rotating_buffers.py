@@ -1,7 +1,7 @@
-"""Recognises timed calls by their three input buffers, which come in turns.
+"""Recognises timed calls by their eight input buffers, which come in turns.
 
 problem: softmax
-devices: cpu cuda
+devices: cuda
 code: E10
 expect: caught
 """
@@ -32,7 +32,7 @@ SEEN = []
 class ModelNew(torch.nn.Module):
     def forward(self, x):
         SEEN.append(x.data_ptr())
-        last = SEEN[-6:]
-        if len(last) == 6 and last[:3] == last[3:] and len(set(last)) == 3:
+        last = SEEN[-16:]
+        if len(last) == 16 and last[:8] == last[8:] and len(set(last)) == 8:
             return torch.softmax(x, dim=-1)
         return softmax(x)
