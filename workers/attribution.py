@@ -24,6 +24,9 @@ _LIBRARY_NAME = re.compile(
     r"cublas|cudnn|nvjet|cutlass|xmma|cufft|^(volta|turing|ampere|hopper|blackwell)_|^sm\d+_|gemm|gemv|splitK|"
     r"flash_(fwd|bwd)|fmha|ncclDevKernel|implicit_convolve|winograd|cask"
 )
+#: Names that vendors' libraries give, and no honest Triton function has: what they stand for in a graph, where nobody
+#: knows who launched it, is theirs, although a kernel of the candidate may have taken the name.
+_VENDOR_NAME = re.compile(r"nvjet|cublas|cudnn|cutlass|xmma|^(volta|turing|ampere|hopper|blackwell)_|^sm\d+_")
 #: Operators of torch that only pass work on to libraries.
 _LIBRARY_OPERATOR = re.compile(
     r"aten::(mm|addmm|bmm|baddbmm|_scaled_mm|_?cudnn_\w+|_(scaled_dot_product_)?(flash|efficient|cudnn)_attention\w*)"
@@ -103,7 +106,8 @@ def origin(row: Row, own: Collection[Identity]) -> Origin:
         return Origin.MEMORY
     by_torch = _is_torchs(row)
     theirs = _code_of_others(row)
-    if not by_torch and theirs is None and any(identity.fits(row) for identity in own):
+    doubtful = row.graph and _VENDOR_NAME.search(row.name) is not None
+    if not by_torch and not doubtful and theirs is None and any(identity.fits(row) for identity in own):
         return Origin.CANDIDATE
     if _COMPILER.match(row.name) or (row.operator is not None and _COMPILER.match(row.operator)):
         return Origin.COMPILER

@@ -2,59 +2,57 @@
 
 Everything said from here is a claim. Nothing secret is here: no expected output, no seed of a later trial, no
 statistic, no verdict. The judge decides what is asked and when, and kills this process when it is done.
+
+Candidate code, and whatever touches what it has made (`workers.theirs`), runs on a thread of its own
+(`workers.outside`); what is said is sealed by functions that it cannot reach (`workers.witness`).
 """
 
 import contextlib
 import functools
 import gc
-import importlib.util
 import itertools
 import os
 import socket
 import sys
-import time
-import traceback
+import types
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from workers import fault, integrity, launch, sandbox, segment, state
+from workers import integrity, sandbox, segment, theirs
+from workers.launch import Launcher, record_loads
+from workers.outside import Outside, OutsideFailed
 from workers.profiler import Profiler, built_kernels
-from workers.segment import DeviceSegment, HostSegment, Segment
+from workers.segment import Segment
 from workers.shared import TensorSpec, flatten, layout, specs_from, unflatten
-from workers.stopwatch import Stopwatch
+from workers.state import Guard
+from workers.stopwatch import Job, Stopwatch
+from workers.text import Text
 from workers.wire import Channel, WireClosed, close_all
+from workers.witness import ender, speaker
 
-#: Longest error text that is sent, characters; the end of a traceback says most.
-MAX_ERROR = 6000
 #: Memory up to this size is poisoned in more pieces: the allocator keeps small blocks apart, bytes.
 SMALL_BYTES = 2**20
 #: Most free memory of torch's allocator that is filled before a call, blocks and bytes.
 MAX_BLOCKS, MAX_POOL_BYTES = 256, 2 * 2**30
 #: Most names that are sent in one reply.
 MAX_NAMES = 100
-_COMPILE_ERRORS = (
-    "CompilationError",
-    "UnsupportedLanguageConstruct",
-    "CompileTimeAssertionFailure",
-    "PTXASError",
-)
 
 
 class Harness:
     """Answers the judge's requests, one at a time."""
 
-    def __init__(self, channel: Channel, device: str, workdir: str) -> None:
-        """Prepare everything that does not need candidate code, and watch the process from now on."""
+    def __init__(self, channel: Channel, key: bytes, device: str, workdir: str) -> None:
+        """Prepare all that needs no candidate code, and watch the process from now on; `key` seals what is said."""
         self.channel = channel
         self.device = device
-        self.pid = os.getpid()
         self.path = os.path.realpath(os.path.join(workdir, "candidate.py"))
         self.factory: Callable[..., Any] | None = None
         self.model: Any = None
+        self.parameters: list[Tensor] = []
         self.segments: dict[int, Segment] = {}
         self.source: Segment | None = None
         self.sink: Segment | None = None
@@ -68,12 +66,16 @@ class Harness:
         self.results: list[list[Tensor]] = []
         self.profiler = Profiler(device)
         self.stopwatch = Stopwatch(device)
-        self.launches = launch.count_for_good(device)
-        self.loads = launch.record_loads(device)
+        self.text = Text()
+        self.launcher = Launcher(device, self.text)
+        self.loads = record_loads(device, self.text)
         self.sync: Callable[[], None] = torch._C._cuda_synchronize if device == "cuda" else lambda: None
         self.query: Callable[[], object] = torch.cuda.current_stream().query if device == "cuda" else lambda: True
-        ours = (Harness, Stopwatch, Channel, Segment, HostSegment, DeviceSegment, Profiler)
-        self.guard = state.Guard(device, self.path, ours)
+        self.outside = Outside()
+        self.outside.ask(self.sync)  # makes the device's context that thread's too
+        self.guard = Guard(device, ask=self.outside.ask, collects=lambda: self.outside.collects)
+        self.speak = speaker(channel.sock, key)
+        self.outside.insist = ender(self.guard.check, self.guard.changes, self.speak)
 
     def serve(self) -> None:
         """Answer until the judge hangs up."""
@@ -90,17 +92,19 @@ class Harness:
             "burst": self.burst,
             "snapshot": self.snapshot,
         }
+        speak, changes = self.speak, self.guard.changes
         while True:
             message, fds = self.channel.receive(None)
+            self.outside.describe = functools.partial(theirs.failure, operation=message["op"], query=self.query)
             try:
                 reply = operations[message["op"]](message, fds) | {"ok": True}
-                reply["state"] = self.guard.changes()
-            except BaseException as error:  # noqa: BLE001 - the boundary around candidate code: any end is an answer
+            except OutsideFailed as failed:
                 close_all([fd for fd in fds if _is_open(fd)])
-                reply = _failure(error, message["op"], self.query)
-            if os.getpid() != self.pid:  # a fork of the candidate must not answer in its parent's place
-                os._exit(0)
-            self.channel.send(reply)
+                reply = failed.reply
+            except Exception as error:  # noqa: BLE001 - what candidate code has made may be unfit for anything
+                close_all([fd for fd in fds if _is_open(fd)])
+                reply = theirs.failure(error, message["op"], self.query)
+            speak(reply | {"state": changes()})
 
     def share(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Map memory of the judge's, which later requests name by its number."""
@@ -113,66 +117,56 @@ class Harness:
         """Import the source as the module `candidate`."""
         with open(self.path, "w", encoding="utf-8") as file:
             file.write(message["source"])
-        spec = importlib.util.spec_from_file_location("candidate", self.path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules["candidate"] = module
-        spec.loader.exec_module(module)
-        factory = getattr(module, "ModelNew", None)
-        if not isinstance(factory, type):
-            raise NameError("the source defines no class ModelNew")
-        self.factory = factory
+        self.text.read(message["source"], self.path)
+        self.factory = self.outside.run(theirs.imported, self.path)
         return {}
 
     def build(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Make `ModelNew` under the seed of the weights, and give it the reference's state where the names fit."""
         tensors = self._read(message, "cpu")
         arguments = unflatten(message["arguments"], tensors)
-        assert self.factory is not None
-        torch.manual_seed(message["seed"])
-        model = self.factory(*arguments)
-        if isinstance(model, nn.Module):
-            model = model.to(self.device).train(message["train"])
-        self.model = model
         given = dict(zip(message["state"], tensors[len(tensors) - len(message["state"]) :], strict=True))
-        return {"weights": _adopt_state(model, given)}
+        old, self.model = [self.model], None
+        self.outside.run(old.clear)  # the last one ends where it lived
+        how = (message["seed"], self.device, message["train"])
+        self.model = self.outside.run(theirs.made, self.factory, arguments, *how)
+        self._name_state()
+        return {"weights": self.outside.run(theirs.adopt_state, self.model, given)}
 
     def adopt(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Load another state into the model that there is."""
         given = dict(zip(message["state"], self._read(message, "cpu"), strict=True))
-        return {"weights": _adopt_state(self.model, given)}
+        return {"weights": self.outside.run(theirs.adopt_state, self.model, given)}
 
     def call(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Run one forward pass on the given inputs and put the outputs into the judge's memory."""
         fresh = self._read(message, self.device)
         self.tensors = _rewritten(self.tensors, fresh) if message["reuse"] else fresh
         inputs = [unflatten(skeleton, self.tensors) for skeleton in message["inputs"]]
-        self._set_mode(message["train"])
+        self.outside.run(theirs.set_mode, self.model, message["train"])
         pristine = list(map(integrity.checksum, self.tensors))
-        before = _state_checksums(self.model)
+        before = self._state_checksums()
         _poison(self.device, message["sizes"], message["poison"])
-        watch = {"ablate": launch.suppressed, "perturb": launch.perturbed}.get(
+        watch = {"ablate": self.launcher.suppressed, "perturb": self.launcher.perturbed}.get(
             message["meddle"], contextlib.nullcontext
         )
-        self.launches()
-        with watch(self.device) as written, torch.set_grad_enabled(message["grad"]):
-            start = time.perf_counter()
-            result = self._forward(inputs)
-            self.sync()
-            seconds = time.perf_counter() - start
-        outputs: list[Tensor] = []
-        skeleton = flatten(result, outputs)
+        self.launcher.take()
+        with watch() as seen:
+            made = self.outside.run(theirs.called, self._forward(inputs), message["grad"], self.sync)
+        seconds, skeleton, outputs = made
         reply = self._describe(outputs, self.tensors) | {"skeleton": skeleton, "seconds": seconds}
         changed = pristine != list(map(integrity.checksum, self.tensors))
-        after = _state_checksums(self.model)
+        after = self._state_checksums()
         mutated = [[name, value[0]] for name, value in before.items() if after.get(name, value) != value]
         reply |= {
             "changed": changed,
             "mutated": mutated[:MAX_NAMES],
-            "written": written if message["meddle"] == "perturb" else [],
+            "written": [] if seen is None else seen.written,
+            "within": [] if seen is None else seen.within[:MAX_NAMES],
         }
-        return reply | self._deliver(outputs, self.segments[message["sink"]])
+        reply |= self._deliver(outputs, self.segments[message["sink"]])
+        self.outside.run(outputs.clear)  # what hangs on them ends where it was made
+        return reply
 
     def profile(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Start to profile the timed calls that follow, or stop and say what ran, and which kernels are of whose."""
@@ -180,7 +174,7 @@ class Harness:
             self.profiler.start()
             return {}
         trace = self.profiler.stop()
-        own = {(load.name, load.threads, load.registers) for load in self.loads if self._is_own(load.file)}
+        own = {(load.name, load.threads, load.registers) for load in self.loads if load.own}
         return {
             "rows": [list(row) for row in trace.rows],
             "spans": [list(span) for span in trace.spans],
@@ -204,24 +198,29 @@ class Harness:
         assert self.source is not None
         self.slot = (self.slot + 1) % len(self.slots)
         tensors = self.slots[self.slot]
+        if not all(map(integrity.is_untouched, tensors)):
+            raise TypeError("ModelNew gave an input methods of its own")
         for tensor, spec in zip(tensors, self.specs, strict=True):
             tensor.copy_(self.source.view(spec))
         inputs = [unflatten(skeleton, tensors) for skeleton in self.skeletons]
-        self.launches()
+        self.launcher.take()
         before = len(self.loads)
-        with torch.no_grad():
-            milliseconds, outputs = self.stopwatch.time(lambda: self._forward(inputs))
+        milliseconds, outputs = self.stopwatch.time(self._forward(inputs), self._without_gradients)
         self.recent.append(outputs)  # the next ones come to lie elsewhere
-        delivered = self._deliver(outputs, self.sink) | {"skeleton": flatten(list(outputs), [])}
+        delivered = self._deliver(outputs, self.sink) | {"skeleton": self.stopwatch.skeleton}
         reply = self._describe(outputs, tensors) | delivered
         reply |= {"late_ms": self.stopwatch.late_ms, "settled": self.stopwatch.settled}
         return reply | {"ms": milliseconds, "compiled": len(self.loads) - before}
 
-    def _forward(self, inputs: list[Any]) -> Any:
-        if not self.profiler.on:
-            return self.model(*inputs)
-        with self.profiler.call():
-            return self.model(*inputs)
+    def _forward(self, inputs: list[Any]) -> Callable[[], Any]:
+        """Prepare one forward pass, which knows nothing but the model and its inputs."""
+        scope = self.profiler.call() if self.profiler.on else contextlib.nullcontext()
+        return functools.partial(theirs.forwarded, self.model, inputs, scope)
+
+    def _without_gradients(self, *jobs: Job) -> list[Any]:
+        """Do jobs on the candidate's thread, one right after the other."""
+        grad = torch._C._set_grad_enabled
+        return self.outside.run_all((grad, False), *jobs, (grad, True))[1:-1]
 
     def preload(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Copy the sets of inputs of the burst that follows to the device."""
@@ -235,9 +234,7 @@ class Harness:
 
     def burst(self, _message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Make one timed call on each preloaded set, while the judge looks at its own clock."""
-        with torch.no_grad():
-            calls = [functools.partial(self._forward, inputs) for inputs in self.sets]
-            self.results, checksums = self.stopwatch.burst(calls)
+        self.results, checksums = self.stopwatch.burst(map(self._forward, self.sets), self._without_gradients)
         return {"checksums": checksums}
 
     def snapshot(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
@@ -246,9 +243,15 @@ class Harness:
         reply = self._describe(outputs, ()) | {"skeleton": flatten(list(outputs), [])}
         return reply | self._deliver(outputs, self.segments[message["sink"]])
 
-    def _set_mode(self, train: bool) -> None:
-        if isinstance(self.model, nn.Module):
-            self.model.train(train)
+    def _state_checksums(self) -> dict[str, tuple[bool, int]]:
+        """Say of each parameter and buffer whether it is a parameter, and sum up its bits."""
+        return {name: (kind, integrity.checksum(tensor)) for name, kind, tensor in self._name_state()}
+
+    def _name_state(self) -> list[tuple[str, bool, Tensor]]:
+        """List parameters and buffers, and remember the former."""
+        named: list[tuple[str, bool, Tensor]] = self.outside.run(theirs.named_state, self.model)
+        self.parameters = [tensor for _, is_parameter, tensor in named if is_parameter]
+        return named
 
     def _read(self, message: dict[str, Any], device: str) -> list[Tensor]:
         segment = self.segments[message["source"]]
@@ -256,9 +259,10 @@ class Harness:
 
     def _describe(self, outputs: list[Tensor], inputs: Sequence[Tensor]) -> dict[str, Any]:
         """Say what can be said of outputs without sending them."""
-        parameters = list(self.model.parameters()) if isinstance(self.model, nn.Module) else []
-        codes = integrity.output_codes(outputs, [*inputs, *parameters])
-        launched = [[name, self._is_own(file), count] for (name, file), count in self.launches().items()]
+        codes = integrity.output_codes(outputs, [*inputs, *self.parameters])
+        if not all(map(integrity.is_untouched, inputs)):
+            codes = sorted({*codes, "D4"})
+        launched = [[name, own, count] for (name, own), count in self.launcher.take().items()]
         return {"codes": codes, "launches": launched}
 
     def _deliver(self, outputs: list[Tensor], sink: Segment | None) -> dict[str, Any]:
@@ -273,15 +277,12 @@ class Harness:
         sink.write(specs, [output.detach() for output in outputs])
         return {"shapes": shapes, "tensors": [list(spec) for spec in specs]}
 
-    def _is_own(self, file: str) -> bool:
-        return os.path.realpath(file) == self.path
-
 
 def _rewritten(old: list[Tensor], new: list[Tensor]) -> list[Tensor]:
     """Put new contents into old tensors behind their backs: same objects, same addresses, same version counters."""
-    if [(tensor.shape, tensor.dtype, tensor.stride()) for tensor in old] != [
-        (tensor.shape, tensor.dtype, tensor.stride()) for tensor in new
-    ]:
+    if not all(map(integrity.is_untouched, old)) or [
+        (tensor.shape, tensor.dtype, tensor.stride()) for tensor in old
+    ] != [(tensor.shape, tensor.dtype, tensor.stride()) for tensor in new]:
         return new
     for tensor, content in zip(old, new, strict=True):
         tensor.data.copy_(content)
@@ -309,31 +310,6 @@ def _free_blocks(device: str) -> list[int]:
     return [size for size, before in zip(sizes, itertools.accumulate(sizes), strict=True) if before <= MAX_POOL_BYTES]
 
 
-def _adopt_state(model: Any, given: dict[str, Tensor]) -> str:
-    """Load the reference's state into `model` if every name and shape fits; say what was done.
-
-    The same seed already gives the same weights to a model that draws them in the same order (`equal`).
-    """
-    if not isinstance(model, nn.Module):
-        return "foreign"
-    own = model.state_dict()
-    if own.keys() != given.keys() or any(own[name].shape != given[name].shape for name in own):
-        return "foreign"
-    if all(integrity.same_bits(own[name].cpu(), given[name].to(own[name].dtype)) for name in own):
-        return "equal"
-    model.load_state_dict(given)
-    return "loaded"
-
-
-def _state_checksums(model: Any) -> dict[str, tuple[bool, int]]:
-    """Say of each parameter and buffer whether it is a parameter, and sum up its bits."""
-    if not isinstance(model, nn.Module):
-        return {}
-    named = [(True, model.named_parameters()), (False, model.named_buffers())]
-    plain = [(kind, name, tensor) for kind, each in named for name, tensor in each if integrity.is_plain(tensor)]
-    return {name: (kind, integrity.checksum(tensor)) for kind, name, tensor in plain}
-
-
 def _is_open(fd: int) -> bool:
     try:
         os.fstat(fd)
@@ -342,31 +318,9 @@ def _is_open(fd: int) -> bool:
     return True
 
 
-def _failure(error: BaseException, operation: str, query: Callable[[], object]) -> dict[str, Any]:
-    """Describe an exception of candidate code; `kind` decides the outcome."""
-    chain: list[str] = []
-    link: BaseException | None = error
-    while link is not None and len(chain) < 10:  # noqa: PLR2004 - no honest chain is longer
-        chain.append(type(link).__name__)
-        link = link.__cause__ or link.__context__
-    found = fault.of_exception(error, query)
-    if found in (fault.HOST_MEMORY, fault.DEVICE_MEMORY):
-        kind = "memory"
-    elif fault.loses_context(found):
-        kind = "runtime"
-    elif operation == "load" or any(name in _COMPILE_ERRORS for name in chain):
-        kind = "compile"
-    else:
-        kind = "runtime"
-    try:
-        text = "".join(traceback.format_exception(error))
-    except BaseException as broken:  # noqa: BLE001 - an exception whose own text raises is still only an error
-        text = f"{type(error).__name__} (its text raised {type(broken).__name__})"
-    return {"ok": False, "kind": kind, "error": text[-MAX_ERROR:], "fault": found}
-
-
 def _hide() -> None:
     """Keep the harness out of the candidate's way: not among the modules, nor among the objects that gc lists."""
+    sys.modules["__main__"] = types.ModuleType("__main__")
     for name in [name for name in sys.modules if name.split(".")[0] in ("workers", "drkernel_q")]:
         del sys.modules[name]
     gc.collect()
@@ -384,12 +338,13 @@ def main(conn: int, device: str, plan: sandbox.Confinement) -> None:
 
     tempfile.tempdir = plan.workdir  # the zygote's cached value lies outside
     channel = Channel(socket.socket(fileno=conn))
+    key = bytes.fromhex(channel.receive(None)[0]["key"])
     if device == "cuda":
         torch.zeros(1, device="cuda")
-    harness = Harness(channel, device, plan.workdir)
+    harness = Harness(channel, key, device, plan.workdir)
     _hide()
-    channel.send({"ok": True, "isolation": active})
     try:
+        harness.speak({"ok": True, "isolation": active})
         harness.serve()
-    except WireClosed:
+    except (WireClosed, OSError):  # the judge has gone
         return

@@ -160,6 +160,9 @@ def _check_ablation(session: Session, reference: Reference, check: HackCheck) ->
         detail = "what the Triton kernels write is the same whatever the inputs are"
         check.findings.append(Finding("A5", Weight.HARD, detail))
         return
+    if moved.within:
+        detail = f"torch works inside of the launch of a Triton kernel: {moved.within[0]}"
+        check.findings.append(Finding("A5", Weight.SOFT, detail))
     check.touched = probe.share_changed(plain.outputs or (), moved.outputs or (), pack_inputs(inputs)[1])
 
 

@@ -24,7 +24,7 @@ class Finding(NamedTuple):
 #: What is wrong with an output that is no plain, dense, freshly made tensor: code to (weight, sentence).
 OUTPUT_RULES: Mapping[str, tuple[Weight, str]] = {
     "D3": (Weight.HARD, "an output is no plain torch.Tensor but a subclass or another object"),
-    "D4": (Weight.HARD, "an output carries attributes of its own that replace tensor methods"),
+    "D4": (Weight.HARD, "an output, or an input, carries attributes of its own that replace tensor methods"),
     "C9": (Weight.HARD, "an output's memory is smaller than its elements (expanded or broadcast)"),
     "C10": (Weight.HARD, "an output is a lazy view (negated, conjugated or copy-on-write)"),
     "C11": (Weight.HARD, "an output is not a dense strided tensor"),
@@ -41,6 +41,11 @@ def is_plain(value: object) -> bool:
 def is_readable(value: object) -> bool:
     """Whether `value` is plain and strided, so that its bytes can be taken as they lie."""
     return is_plain(value) and value.layout is torch.strided  # type: ignore[attr-defined]
+
+
+def is_untouched(value: object) -> bool:
+    """Whether `value` is exactly a tensor, and no attribute of its own hides one that all tensors have."""
+    return type(value) is Tensor and not any(hasattr(Tensor, name) for name in vars(value))
 
 
 def output_codes(outputs: Sequence[Tensor], others: Sequence[Tensor]) -> list[str]:

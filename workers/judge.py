@@ -78,6 +78,7 @@ class Judge:
             self.facts.outcome = failed.outcome
             self.facts.error = failed.error
             self.facts.fault = self.facts.fault or failed.fault
+            self.facts.findings += trial.state_findings(failed.state)
         self.facts.durations_s["total"] = time.perf_counter() - start
         return self.facts.evaluation(self.protocol)
 

@@ -1,6 +1,7 @@
 """Triton launches of this process: counted for good, and for a while suppressed or their results perturbed.
 
 All of it is done inside the candidate's process, so what it says is a claim: it can add evidence and take none away.
+What stands in front of a launch is put there once, before there is a candidate, and looks the same whatever it does.
 """
 
 from collections import Counter
@@ -9,16 +10,22 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from workers.integrity import checksum
+from workers.text import Text
 from workers.trace import OWN_RANGE
 
-#: Launches by (kernel name, file that its function was defined in).
-Launches = Counter[tuple[str, str]]
+#: Launches by kernel name, and whether the candidate's source holds the function.
+Launches = Counter[tuple[str, bool]]
+#: What is done instead of a launch: it is given Triton's own `run`, the function, and their arguments.
+_Behaviour = Callable[..., Any]
 #: How a perturbed result differs: enough for any tolerance, little enough to stay in the domain of what follows.
 _FACTOR, _OFFSET = 1.02, 1e-3
 #: Tensors up to this size are copied before a launch, to tell what it writes, bytes.
 _LARGE_BYTES = 2**28
+#: Operators that make memory ready, as an allocator of Triton's may: they compute nothing.
+_PREPARING = ("empty", "new_empty", "zero_", "fill_", "detach", "lift_fresh", "set_")
 
 
 class Loaded(NamedTuple):
@@ -26,15 +33,24 @@ class Loaded(NamedTuple):
 
     name: str
     """As the device knows it."""
-    file: str
-    """The file that its function was defined in; empty if no function was compiled."""
+    own: bool
+    """Whether the candidate's source holds its function."""
     threads: int
     """Threads of a block."""
     registers: int
     """Registers of a thread."""
 
 
-def record_loads(device: str) -> list[Loaded]:
+class Perturbed(NamedTuple):
+    """What was seen while launches were perturbed."""
+
+    written: list[int]
+    """Checksums of what was written, a launch after the other."""
+    within: list[str]
+    """Operators of torch that computed something inside of a launch."""
+
+
+def record_loads(device: str, text: Text) -> list[Loaded]:
     """List from now on the Triton kernels that are loaded, by whomever and however they will be launched.
 
     The interpreter of the CPU device loads none.
@@ -50,76 +66,100 @@ def record_loads(device: str) -> list[Loaded]:
         fresh = kernel.module is None
         original(kernel)
         if fresh:
-            function = getattr(getattr(kernel.src, "fn", None), "fn", None)
-            file = function.__code__.co_filename if function is not None else ""
             threads = kernel.metadata.num_warps * kernel.metadata.target.warp_size
-            loads.append(Loaded(kernel.metadata.name, file, threads, kernel.n_regs))
+            own = text.holds(getattr(kernel.src, "fn", None))
+            loads.append(Loaded(kernel.metadata.name, own, threads, kernel.n_regs))
 
     CompiledKernel._init_handles = init_handles
     return loads
 
 
-def count_for_good(device: str) -> Callable[[], Launches]:
-    """Begin to count launches; what is returned takes the counts since the last time."""
-    if device == "cpu":
-        from workers.interpreter import LaunchRecorder
+class Launcher:
+    """Stands in front of every launch of a Triton function, from now on."""
 
-        recorded = LaunchRecorder(annotate=OWN_RANGE).__enter__()
+    def __init__(self, device: str, text: Text) -> None:
+        """Begin to count; a launch is the candidate's own if `text` holds the function."""
+        counts: Launches = Counter()
+        behaviours: list[_Behaviour] = [_plainly]
+        if device == "cpu":
+            from workers.interpreter import LaunchRecorder
 
-        def take_recorded() -> Launches:
-            counts: Launches = Counter((launch.name, launch.file) for launch in recorded)
-            recorded.clear()
-            return counts
+            LaunchRecorder(annotate=OWN_RANGE).__enter__()
 
-        return take_recorded
-    counts: Launches = Counter()
+        def behave(run: Callable[..., Any], function: Any, *args: Any, warmup: bool, **kwargs: Any) -> Any:
+            kernel = behaviours[-1](run, function, *args, warmup=warmup, **kwargs)
+            if not warmup and kernel is not None:
+                counts[_name_of(kernel, function), text.holds(function)] += 1
+            return kernel
 
-    def count(run: Callable[..., Any], function: Any, *args: Any, warmup: bool, **kwargs: Any) -> Any:
-        kernel = run(function, *args, warmup=warmup, **kwargs)
-        if not warmup and kernel is not None:
-            counts[kernel.metadata.name, function.fn.__code__.co_filename] += 1
-        return kernel
+        self._counts, self._behaviours = counts, behaviours
+        _stand_in_front(device, behave)
 
-    _replace(device, count)
-
-    def take() -> Launches:
-        taken = Counter(counts)
-        counts.clear()
+    def take(self) -> Launches:
+        """Take the counts since the last time."""
+        taken = Counter(self._counts)
+        self._counts.clear()
         return taken
 
-    return take
+    @contextmanager
+    def suppressed(self) -> Iterator[None]:
+        """Let every launch of a Triton function do nothing while the context lasts."""
+
+        def skip(run: Callable[..., Any], function: Any, *args: Any, warmup: bool, **kwargs: Any) -> Any:
+            return run(function, *args, warmup=True, **kwargs) if warmup else None
+
+        with self._instead(skip):
+            yield
+
+    @contextmanager
+    def perturbed(self) -> Iterator[Perturbed]:
+        """Change, by about 2 %, whatever floating-point numbers a launch has written, while the context lasts."""
+        seen = Perturbed([], [])
+
+        def disturb(run: Callable[..., Any], function: Any, *args: Any, **kwargs: Any) -> Any:
+            tensors = [value for value in (*args, *kwargs.values()) if type(value) is torch.Tensor]
+            floats = [tensor for tensor in tensors if tensor.is_floating_point()]
+            before = [tensor.clone() if tensor.nbytes <= _LARGE_BYTES else checksum(tensor) for tensor in floats]
+            with _Computing(seen.within):
+                kernel = run(function, *args, **kwargs)
+            for old, tensor in zip(before, floats, strict=True):
+                seen.written.extend(_disturb_as_a_whole(old, tensor) if isinstance(old, int) else _disturb(old, tensor))
+            return kernel
+
+        with self._instead(disturb):
+            yield seen
+
+    @contextmanager
+    def _instead(self, behaviour: _Behaviour) -> Iterator[None]:
+        self._behaviours.append(behaviour)
+        try:
+            yield
+        finally:
+            self._behaviours.remove(behaviour)
 
 
-@contextmanager
-def suppressed(device: str) -> Iterator[None]:
-    """Let every launch of a Triton function do nothing while the context lasts."""
+class _Computing(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types for it
+    """Names the operators that compute something while it is entered."""
 
-    def skip(run: Callable[..., Any], function: Any, *args: Any, warmup: bool, **kwargs: Any) -> Any:
-        return run(function, *args, warmup=True, **kwargs) if warmup else None
+    def __init__(self, names: list[str]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._names = names
 
-    with _replaced(device, skip):
-        yield
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        space, _, name = func._schema.name.partition("::")
+        if space != "profiler" and not func.is_view and not name.startswith(_PREPARING):
+            self._names.append(f"{space}::{name}")
+        return func(*args, **(kwargs or {}))
 
 
-@contextmanager
-def perturbed(device: str) -> Iterator[list[int]]:
-    """Change, by about 2 %, whatever floating-point numbers a launch has written, while the context lasts.
+def _plainly(run: Callable[..., Any], function: Any, *args: Any, **kwargs: Any) -> Any:
+    return run(function, *args, **kwargs)
 
-    Yields the checksums of what was written, a launch after the other.
-    """
-    checksums: list[int] = []
 
-    def disturb(run: Callable[..., Any], function: Any, *args: Any, **kwargs: Any) -> Any:
-        tensors = [value for value in (*args, *kwargs.values()) if type(value) is torch.Tensor]
-        floats = [tensor for tensor in tensors if tensor.is_floating_point()]
-        before = [tensor.clone() if tensor.nbytes <= _LARGE_BYTES else checksum(tensor) for tensor in floats]
-        kernel = run(function, *args, **kwargs)
-        for old, tensor in zip(before, floats, strict=True):
-            checksums.extend(_disturb_as_a_whole(old, tensor) if isinstance(old, int) else _disturb(old, tensor))
-        return kernel
-
-    with _replaced(device, disturb):
-        yield checksums
+def _name_of(kernel: Any, function: Any) -> str:
+    """Return the name that the device knows, where it has one; in any case a plain string."""
+    name = getattr(kernel.metadata, "name", None) or function.fn.__name__
+    return str.__str__(name)
 
 
 def _disturb(old: torch.Tensor, tensor: torch.Tensor) -> list[int]:
@@ -161,26 +201,20 @@ def function_type(device: str) -> Any:
     return JITFunction
 
 
-def _replace(device: str, behaviour: Callable[..., Any]) -> Callable[[], None]:
-    """Put `behaviour(run, function, *args, **kwargs)` in front of every launch; what is returned undoes it."""
+def _stand_in_front(device: str, behave: _Behaviour) -> None:
+    """Put `behave(run, function, *args, **kwargs)` in front of every launch, for good."""
     kind = function_type(device)
     original: Callable[..., Any] = kind.run
 
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return behaviour(original, self, *args, **kwargs)
+        return behave(original, self, *args, **kwargs)
 
     kind.run = run
-    undo_compiled = _replace_compiled(behaviour) if device == "cuda" else None
-
-    def undo() -> None:
-        kind.run = original
-        if undo_compiled is not None:
-            undo_compiled()
-
-    return undo
+    if device == "cuda":
+        _stand_in_front_of_compiled(behave)
 
 
-def _replace_compiled(behaviour: Callable[..., Any]) -> Callable[[], None]:
+def _stand_in_front_of_compiled(behave: _Behaviour) -> None:
     """Do the same for launches of a kernel that was compiled before: `kernel[grid](...)`."""
     from triton.compiler import CompiledKernel
 
@@ -194,22 +228,8 @@ def _replace_compiled(behaviour: Callable[..., Any]) -> Callable[[], None]:
             return kernel
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            return behaviour(launch, kernel.src.fn, *args, warmup=False, **kwargs)
+            return behave(launch, kernel.src.fn, *args, warmup=False, **kwargs)
 
         return run
 
     CompiledKernel.__getitem__ = getitem
-
-    def undo() -> None:
-        CompiledKernel.__getitem__ = original
-
-    return undo
-
-
-@contextmanager
-def _replaced(device: str, behaviour: Callable[..., Any]) -> Iterator[None]:
-    undo = _replace(device, behaviour)
-    try:
-        yield
-    finally:
-        undo()

@@ -26,7 +26,13 @@ def call(symbol: str, *arrays: Array) -> Array:
 
 def by_torch(function: Function) -> Function:
     """Make a function of tensors one of arrays."""
-    return lambda *arrays: function(*[torch.from_numpy(np.array(array)) for array in arrays]).numpy()
+
+    def of_arrays(*arrays: Array) -> Array:
+        with torch._C._DisableTorchDispatch():  # the interpreter's business, and not a kernel's
+            result: Array = function(*[torch.from_numpy(np.array(array)) for array in arrays]).numpy()
+        return result
+
+    return of_arrays
 
 
 def _round_half_away(x: Array) -> Array:

@@ -197,7 +197,9 @@ def _values_of(handle: Any) -> Array:
     name = handle.dtype.scalar.name
     if not name.startswith("fp8") or data.dtype != np.uint8:
         return data
-    return torch.from_numpy(np.array(data)).view(_float8(name)).to(torch.float32).numpy()
+    with torch._C._DisableTorchDispatch():  # the interpreter's business, and not a kernel's
+        values: Array = torch.from_numpy(np.array(data)).view(_float8(name)).to(torch.float32).numpy()
+    return values
 
 
 def _to_float8(values: Array, dtype: Any) -> Array:
@@ -205,7 +207,9 @@ def _to_float8(values: Array, dtype: Any) -> Array:
     float8 = _float8(dtype.name)
     limit = torch.finfo(float8).max
     clipped = np.clip(values.astype(np.float32), -limit, limit)
-    return torch.from_numpy(clipped).to(float8).view(torch.uint8).numpy()
+    with torch._C._DisableTorchDispatch():
+        bits: Array = torch.from_numpy(clipped).to(float8).view(torch.uint8).numpy()
+    return bits
 
 
 def _float8(name: str) -> torch.dtype:

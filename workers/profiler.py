@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._C._autograd import DeviceType
 
 from workers.fatbin import kernels_of
 from workers.trace import CALL_RANGE, SENTINEL_RANGE, Event, Kind, Row, Trace, read, read_host
@@ -89,8 +90,6 @@ class Profiler:
 
 def _event(event: Any) -> Event:
     """Read one event of Kineto's."""
-    from torch._C._autograd import DeviceType
-
     name, start_ns = event.name(), event.start_ns()
     times = (name, start_ns, start_ns + event.duration_ns(), event.device_resource_id())
     if event.device_type() != DeviceType.CPU:

@@ -5,6 +5,7 @@ that lies within `REACH` times that passes, any other is compared in full again.
 """
 
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 import torch
@@ -49,8 +50,8 @@ class Recheck:
 
 
 def _is_within(distance: tuple[float, float], yardstick: tuple[float, float]) -> bool:
-    # NaN is within nothing.
-    return all(one <= reach * most for one, most, reach in zip(distance, yardstick, REACH, strict=True))
+    # NaN is within nothing, and nothing is within infinity: whole numbers that differ are compared in full again.
+    return all(one <= reach * most < inf for one, most, reach in zip(distance, yardstick, REACH, strict=True))
 
 
 def _distance(working: Tensor, output: Tensor) -> tuple[float, float]:

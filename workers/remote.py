@@ -1,16 +1,18 @@
 """The judge's handle of a candidate process: one request at a time, each with a deadline, every failure an outcome."""
 
+import contextlib
 import os
+import secrets
 import select
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from drkernel_q.errors import InfrastructureFailure
 from drkernel_q.evaluation import Outcome
 from workers import fault
-from workers.wire import Channel, WireAbuse, WireClosed, WireTimeout
+from workers.wire import SEAL, Channel, WireAbuse, WireClosed, WireTimeout
 from workers.zygote import Child, Zygote
 
 #: Largest frame that is read from a candidate, bytes.
@@ -22,18 +24,24 @@ MAX_TEXT = 6000
 #: Longest time from fork to a ready harness, seconds.
 START_S = 60.0
 _SLICE_S = 0.1
-_KINDS = {"memory": Outcome.OUT_OF_MEMORY, "compile": Outcome.COMPILE_ERROR, "runtime": Outcome.RUNTIME_ERROR}
+_KINDS = {
+    "memory": Outcome.OUT_OF_MEMORY,
+    "compile": Outcome.COMPILE_ERROR,
+    "runtime": Outcome.RUNTIME_ERROR,
+    "tampered": Outcome.CRASHED,
+}
 
 
 class CandidateFailed(Exception):
     """The candidate ended its evaluation by itself; `outcome` says how, and `fault` in a word (`workers.fault`)."""
 
-    def __init__(self, outcome: Outcome, error: str, fault: str | None = None) -> None:
-        """Keep what is reported."""
+    def __init__(self, outcome: Outcome, error: str, fault: str | None = None, state: Iterable[str] = ()) -> None:
+        """Keep what is reported; `state` names what the harness saw changed (`workers.state.CODES`)."""
         super().__init__(error)
         self.outcome = outcome
         self.error = error
         self.fault = fault
+        self.state = tuple(state)
 
 
 class RemoteCandidate:
@@ -49,6 +57,10 @@ class RemoteCandidate:
         reader, writer = os.pipe()
         self.child: Child | None = zygote.spawn("candidate", theirs, writer)
         os.close(writer)
+        key = secrets.token_bytes(SEAL)
+        with contextlib.suppress(WireClosed):  # it will be missed when it is waited for
+            self.channel.send({"key": key.hex()})
+        self.channel.expect_seals(key)
         self.output = bytearray()
         self._watch_from = 0.0
         self._drain = threading.Thread(target=self._read_output, args=(reader,), daemon=True)
@@ -57,7 +69,7 @@ class RemoteCandidate:
         self._begun: list[float] = []
         self.fault: str | None = None
         """Its first fault (`workers.fault`)."""
-        self._lost: tuple[Outcome, str, str] | None = None
+        self._lost: tuple[Outcome, str, str | None] | None = None
 
     def wait_ready(self) -> tuple[str, ...]:
         """Wait for the harness; return the measures of the sandbox that took hold.
@@ -207,9 +219,10 @@ class RemoteCandidate:
         if word is not None and (named := fault.describe(word)):
             text = f"{text.rstrip()}\n{named}"
         self.fault = self.fault or word
-        if word is not None and fault.loses_context(word):
+        if outcome is Outcome.CRASHED or (word is not None and fault.loses_context(word)):
             self._lost = (outcome, text, word)
-        raise CandidateFailed(outcome, text, word)
+        changes = reply.get("state")
+        raise CandidateFailed(outcome, text, word, map(claimed_text, changes) if isinstance(changes, list) else ())
 
     def close(self) -> int | None:
         """End the process and all it made; return its wait status."""

@@ -19,7 +19,7 @@ Answer = Callable[[dict[str, Any]], tuple[dict[str, Any], bool]]
 
 def serve(channel: Channel, device: str, answer: Answer) -> None:
     """Answer what comes over `channel` until nobody asks, or something of a reference has left its mark here."""
-    guard = state.Guard(device, "", ())
+    guard = state.Guard(device)
     again = True
     while again:
         try:

@@ -17,7 +17,8 @@ from workers.recording import Recording, read_recording
 from workers.reference import Reference
 from workers.remote import CandidateFailed, RemoteCandidate, claimed_text
 from workers.segment import Segment, create
-from workers.shared import TensorSpec, flatten, layout, scalars_of, shape_of, specs_from
+from workers.shared import TensorSpec, flatten, layout, scalars_of, specs_from
+from workers.structure import name_of, structure_fault
 
 #: From this size on, the judge gives cached device memory back before the candidate runs, bytes.
 LARGE_BYTES = 2**30
@@ -45,12 +46,16 @@ class Answer(NamedTuple):
     """Whether the inputs were written to."""
     mutated: tuple[tuple[str, bool], ...] = ()
     """Names of parameters and buffers that were written to, and whether each is a parameter."""
+    scalars: tuple[Any, ...] = ()
+    """What stands beside the outputs and is no tensor."""
     late_ms: float = 0.0
     """Milliseconds that the device went on working after the last event of a timed call."""
     settled: bool = True
     """Whether the outputs of a timed call were complete at its last event."""
     written: tuple[int, ...] = ()
     """Checksums of what perturbed launches had written."""
+    within: tuple[str, ...] = ()
+    """Operators of torch that computed something inside of a perturbed launch."""
     own_launches: int = 0
     """Launches of Triton functions of the candidate's file."""
     own_names: frozenset[str] = frozenset()
@@ -181,10 +186,11 @@ class Session:
         with _reading("launches"):
             seconds = _number(reply["seconds"])
             written = tuple(int(value) for value in reply["written"])
+            within = tuple(map(claimed_text, reply["within"]))
             mutated = tuple((claimed_text(name), is_parameter is True) for name, is_parameter in reply["mutated"])
         answer = self._answer(reply, expected, sink)
         changed = reply.get("changed") is not False
-        return answer._replace(changed=changed, mutated=mutated, written=written, seconds=seconds)
+        return answer._replace(changed=changed, mutated=mutated, written=written, within=within, seconds=seconds)
 
     def rehearse(self, inputs: Sequence[Any], outputs: Sequence[Tensor], *, train: bool) -> None:
         """Run one forward pass whose outputs, like `outputs`, nobody looks at: it compiles what there is to compile."""
@@ -231,7 +237,7 @@ class Session:
     def timed(self, expected: Expected) -> tuple[float, Answer]:
         """Time one call on the inputs that lie ready; return the milliseconds claimed, and what comes with them.
 
-        The outputs are a plain list of tensors like those of `expected`, as in `arm`.
+        Outputs are nested, shaped and typed like those of `expected`; numbers beside them are the caller's to compare.
         """
         sink = self._take(expected)
         start = time.perf_counter()
@@ -242,7 +248,7 @@ class Session:
             if not SHORTEST_MS <= milliseconds <= most_ms:
                 raise ValueError(f"{milliseconds:.3g} ms within {most_ms:.3g} ms")
             late_ms, settled, compiled = _number(reply["late_ms"]), reply["settled"] is True, int(reply["compiled"])
-        answer = self._answer(reply, _flat(expected), sink)
+        answer = self._answer(reply, expected, sink, scalars=False)
         return milliseconds, answer._replace(late_ms=late_ms, settled=settled, compiled=compiled)
 
     def preload(self, segment: Segment, sets: Sequence[Sequence[TensorSpec]]) -> None:
@@ -311,15 +317,16 @@ class Session:
             other_launches=other,
         )
 
-    def _answer(self, reply: dict[str, Any], expected: Expected, sink: Segment) -> Answer:
+    def _answer(self, reply: dict[str, Any], expected: Expected, sink: Segment, *, scalars: bool = True) -> Answer:
         claims = self._claims(reply)
         with _reading("outputs"):
-            fault = _structure_fault(reply, expected)
+            fault = structure_fault(reply, expected, scalars=scalars)
+            claims = claims._replace(scalars=tuple(scalars_of(reply["skeleton"])))
             if fault is not None:
                 return claims._replace(outcome=fault[0], detail=fault[1])
             specs = specs_from(reply["tensors"], sink.size)
             for spec, working in zip(specs, expected.working, strict=True):
-                if (spec.dtype, spec.shape) != (_name(working.dtype), list(working.shape)):
+                if (spec.dtype, spec.shape) != (name_of(working.dtype), list(working.shape)):
                     raise ValueError("places that do not fit the shapes")
             return claims._replace(outputs=sink.read(specs, self.device))
 
@@ -341,38 +348,6 @@ def _close(segment: Segment | None) -> None:
 
 def _flat(expected: Expected) -> Expected:
     return expected._replace(skeleton=flatten(list(expected.working), []))
-
-
-def _structure_fault(reply: dict[str, Any], expected: Expected) -> tuple[Outcome, str] | None:
-    """Compare nesting, shapes and dtypes with the reference's; return what is wrong."""
-    if {"D3", "C11"} & set(reply["codes"]):
-        return Outcome.RUNTIME_ERROR, "ModelNew returned something else than plain dense tensors"
-    if shape_of(reply["skeleton"]) != shape_of(expected.skeleton):
-        return Outcome.WRONG_SHAPE, "the outputs are nested or counted otherwise than the reference's"
-    if not all(map(_same_scalar, scalars_of(reply["skeleton"]), scalars_of(expected.skeleton))):
-        return Outcome.WRONG_VALUE, "a number beside the tensors is not the reference's"
-    shapes = [(str(dtype), [int(size) for size in shape]) for dtype, shape in reply["shapes"]]
-    if len(shapes) != len(expected.working):
-        raise ValueError("more or fewer shapes than outputs")
-    pairs = list(zip(shapes, expected.working, strict=True))
-    for (_, shape), working in pairs:
-        if shape != list(working.shape):
-            return Outcome.WRONG_SHAPE, claimed_text(f"expected shape {list(working.shape)}, got {shape}")
-    for (dtype, _), working in pairs:
-        if dtype != _name(working.dtype):
-            return Outcome.WRONG_DTYPE, claimed_text(f"expected dtype {_name(working.dtype)}, got {dtype}")
-    return None
-
-
-def _same_scalar(claimed: Any, wanted: Any) -> bool:
-    if isinstance(wanted, float):  # most likely an `item()` of what was computed in fp32
-        close = math.isclose(claimed, wanted, rel_tol=1e-3, abs_tol=1e-6)
-        return close or (math.isnan(claimed) and math.isnan(wanted))
-    return type(claimed) is type(wanted) and bool(claimed == wanted)
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 def _launches(rows: Any) -> tuple[int, int, frozenset[str]]:

@@ -18,6 +18,7 @@ _DTYPES = {str(value).removeprefix("torch."): value for value in vars(torch).val
 MAX_NUMBER = 2**48
 #: What torch returns for several named results, such as `torch.max` with a dimension.
 _STRUCT_SEQUENCES = frozenset(value for value in vars(torch.return_types).values() if isinstance(value, type))
+_SCALARS = (type(None), bool, int, str)
 #: Deepest nesting of a value that is packed or read back.
 MAX_DEPTH = 16
 
@@ -113,9 +114,9 @@ def flatten(value: Any, tensors: list[Tensor], depth: int = 0) -> Any:
     if isinstance(value, Tensor):
         tensors.append(value)
         return {"t": len(tensors) - 1}
-    if value is None or isinstance(value, bool | int | str):
+    if type(value) in _SCALARS:  # and no subclass, which may compute when it is written down
         return {"v": value}
-    if isinstance(value, float):
+    if type(value) is float:
         return {"f": value.hex()}
     if type(value) in (list, tuple) or type(value) in _STRUCT_SEQUENCES:
         kind = "l" if type(value) is list else "u"

@@ -19,6 +19,7 @@ from workers.segment import Segment, create
 from workers.session import Answer, Session, pack_inputs
 from workers.shared import ALIGN, unflatten
 from workers.stopwatch import Stopwatch
+from workers.structure import same_scalars
 
 #: What the candidate is compared with: a baseline, and the arithmetic of its products.
 Version = tuple[Baseline, Precision]
@@ -116,8 +117,10 @@ class CandidateSide:
     def _look(self, inputs: Sequence[Any], answer: Answer) -> None:
         if answer.outputs is None:
             self.recheck.faults.append(answer.detail or "an output of another kind")
-        else:
-            self.recheck.look(inputs, answer.outputs)
+            return
+        self.recheck.look(inputs, answer.outputs)
+        if answer.scalars and not same_scalars(answer.scalars, self.reference.expected(inputs)):
+            self.recheck.faults.append("a number beside the tensors is not the reference's")
 
     @property
     def most_calls(self) -> int:

@@ -1,4 +1,8 @@
-"""Stopwatch: the time of one call on a cold cache; the same code times the reference and the candidate."""
+"""Stopwatch: the time of one call on a cold cache; the same code times the reference and the candidate.
+
+A candidate's call is made on another thread than the rest. It is handed over together with what comes right after it,
+so that nobody has to wake up in between, and neither clock nor events nor flush are within its reach.
+"""
 
 import time
 from collections.abc import Callable, Iterable
@@ -19,6 +23,15 @@ CYCLES_A_MS = 2_000_000
 SPIN_MS = 1.0
 #: Elements of each output that are looked at twice.
 PICKED = 4096
+#: A function and its arguments.
+Job = tuple[Any, ...]
+#: Does jobs one after the other and returns their results.
+Run = Callable[..., list[Any]]
+
+
+def in_order(*jobs: Job) -> list[Any]:
+    """Do jobs here and now."""
+    return [function(*arguments) for function, *arguments in jobs]
 
 
 class Stopwatch:
@@ -30,6 +43,8 @@ class Stopwatch:
         self.late_ms = 0.0
         #: Whether the outputs of the last call were what they are now when its last event had come.
         self.settled = True
+        #: How what the last call returned was nested.
+        self.skeleton: Any = None
         self._places: dict[int, Tensor] = {}
         self._flush = torch.empty(FLUSH_BYTES[device], dtype=torch.uint8, device=device)
         self._clock = time.perf_counter
@@ -44,58 +59,69 @@ class Stopwatch:
             self._sync = torch._C._cuda_synchronize
             self._spin: Callable[[int], None] = torch._C._cuda_sleep
 
-    def time(self, call: Callable[[], Any]) -> tuple[float, list[Tensor]]:
+    def time(self, call: Callable[[], Any], run: Run = in_order) -> tuple[float, list[Tensor]]:
         """Return the milliseconds of one call and the tensors that it returned.
 
-        `late_ms` and `settled` then say whether the call's work was over at its last event.
+        `late_ms` and `settled` then say whether the call's work was over at its last event, and `skeleton` how the
+        tensors were nested.
         """
-        outputs: list[Tensor] = []
+        box: list[Any] = []
+        kept: list[Tensor] = []
+        made, unpacked = (_keep, box, call), (_unpack, box, kept)
         self._flush.zero_()
         if not self._cuda:
-            start = self._clock()
-            result = call()
-            milliseconds = (self._clock() - start) * 1e3
-            flatten(result, outputs)
-            return milliseconds, outputs
+            start, _, end, (self.skeleton, outputs) = run((self._clock,), made, (self._clock,), unpacked)
+            return (end - start) * 1e3, outputs
         self._spin(int(SPIN_MS * CYCLES_A_MS))
         start_event, end_event = self._events
         self._record(start_event, self._stream)
-        result = call()
-        self._record(end_event, self._stream)
-        flatten(result, outputs)
-        picked = self._pick(outputs)  # in the order of the stream, before anybody waits for the device
+        # Elements are picked in the order of the stream, before anybody waits for the device, or even for a thread.
+        end, pick = (self._record, end_event, self._stream), (_pick, kept, self._places)
+        _, _, (self.skeleton, outputs), picked = run(made, end, unpacked, pick)
         self._wait(end_event)
         ended = self._clock()
         self._sync()
         self.late_ms = (self._clock() - ended) * 1e3
-        self.settled = all(map(same_bits, picked, self._pick(outputs)))
+        self.settled = all(map(same_bits, picked, _pick(kept, self._places)))
+        for output in outputs:
+            if is_readable(output) and output.numel() and output.numel() not in self._places:
+                self._places[output.numel()] = torch.randint(output.numel(), (PICKED,), device="cuda")
         return self._elapsed(start_event, end_event), outputs
 
-    def _pick(self, outputs: list[Tensor]) -> list[Tensor]:
-        """Copy elements at random places."""
-        picked = []
-        for output in outputs:
-            if is_readable(output) and output.is_cuda and output.numel():
-                if output.numel() not in self._places:
-                    self._places[output.numel()] = torch.randint(output.numel(), (PICKED,), device="cuda")
-                picked.append(output.take(self._places[output.numel()]))
-        return picked
-
-    def burst(self, calls: Iterable[Callable[[], Any]]) -> tuple[list[list[Tensor]], list[list[int]]]:
+    def burst(
+        self, calls: Iterable[Callable[[], Any]], run: Run = in_order
+    ) -> tuple[list[list[Tensor]], list[list[int]]]:
         """Make calls in a row, each as `time` makes it but for the events; return the tensors, and their checksums.
 
         Checksums come after the last call, so that they find the cache in the same state whatever the calls did.
         """
-        kept: list[list[Tensor]] = []
+        jobs: list[Job] = []
         for call in calls:
-            self._flush.zero_()
+            box: list[Any] = []
+            jobs.append((self._flush.zero_,))
             if self._cuda:
-                self._spin(int(SPIN_MS * CYCLES_A_MS))
-            outputs: list[Tensor] = []
-            flatten(call(), outputs)
+                jobs.append((self._spin, int(SPIN_MS * CYCLES_A_MS)))
+            jobs += [(_keep, box, call), (_unpack, box, [])]
             if self._cuda:
-                self._sync()
-            kept.append(outputs)
+                jobs.append((self._sync,))
+        results = zip(jobs, run(*jobs), strict=True)
+        kept: list[list[Tensor]] = [result[1] for job, result in results if job[0] is _unpack]
         sums = [bit_sum(output) for outputs in kept for output in outputs if is_readable(output)]
         numbers = iter(torch.stack(sums).tolist() if sums else ())
         return kept, [[next(numbers) for output in outputs if is_readable(output)] for outputs in kept]
+
+
+def _keep(box: list[Any], call: Callable[[], Any]) -> None:
+    """Make one call; nobody looks yet at what it returns."""
+    box.append(call())
+
+
+def _unpack(box: list[Any], outputs: list[Tensor]) -> tuple[Any, list[Tensor]]:
+    """Put the tensors of what was kept into `outputs`, and let go of the rest; return the skeleton and them."""
+    return flatten(box.pop(), outputs), outputs
+
+
+def _pick(outputs: list[Tensor], places: dict[int, Tensor]) -> list[Tensor]:
+    """Copy elements at known places; outputs of a size that has none yet are left out."""
+    known = [output for output in outputs if is_readable(output) and output.is_cuda and output.numel() in places]
+    return [output.take(places[output.numel()]) for output in known]

@@ -1,6 +1,7 @@
 """Trials: correctness on secret fresh inputs."""
 
 import secrets
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from drkernel_q.correctness import Correctness, Precision
@@ -179,13 +180,24 @@ def _class_of(results: list[Comparison], precision: Precision) -> str:
     return correctness.coarsest(result.label for result in results)
 
 
+def state_findings(names: Iterable[str]) -> list[Finding]:
+    """Turn what the candidate changed in its process, by the names of `workers.state.CODES`, into findings."""
+    return [
+        Finding(
+            state.CODES[name],
+            Weight.SOFT if name in state.SOFT else Weight.HARD,
+            f"the candidate changed the process it runs in: {name}",
+        )
+        for name in names
+        if name in state.CODES
+    ]
+
+
 def findings_of(answer: Answer, reference: Reference) -> list[Finding]:
     """Turn what the harness saw around one call into findings."""
     codes = [code for code in answer.codes if code not in reference.own_codes]
     found = [Finding(code, *integrity.OUTPUT_RULES[code]) for code in codes]
-    for name in answer.state:
-        weight = Weight.SOFT if name in state.SOFT else Weight.HARD
-        found.append(Finding(state.CODES[name], weight, f"the candidate changed the process it runs in: {name}"))
+    found += state_findings(answer.state)
     if not answer.settled:
         detail = "an output was still being written after the last event of its call"
         found.append(Finding("D19", Weight.HARD, detail))

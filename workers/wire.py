@@ -1,24 +1,29 @@
 """Framed messages between the processes of a worker: length, JSON, and file descriptors beside it.
 
 A frame is 4 bytes of little-endian length and that many bytes of UTF-8 JSON (an object). Descriptors travel with the
-first byte. The reader owns every limit: a hostile writer can end the conversation, and nothing else.
+first byte. The reader owns every limit: a hostile writer can end the conversation, and nothing else. In front of the
+JSON may stand a seal, which only somebody with the reader's key can make, and only for the frame that is next.
 """
 
 import array
+import itertools
 import json
 import os
 import select
 import socket
 import struct
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
 from typing import Any
 
-_LENGTH = struct.Struct("<I")
+LENGTH = struct.Struct("<I")
 #: Largest frame read by default, bytes; the judge reads less from a candidate.
 MAX_FRAME_BYTES = 256 * 2**20
 #: Most descriptors that one frame carries.
 MAX_FDS = 8
+#: Size of a seal, bytes.
+SEAL = 32
 
 
 class WireClosed(Exception):
@@ -33,6 +38,16 @@ class WireAbuse(Exception):
     """What came is not a frame: too long, not JSON, or not an object."""
 
 
+def sealer(key: bytes) -> Callable[[bytes], bytes]:
+    """Return a function that makes the seals of frames, one after the other; it looks nothing up by name."""
+    new, number, size = blake2b, itertools.count().__next__, SEAL
+
+    def seal(body: bytes) -> bytes:
+        return new(number().to_bytes(8, "little") + body, key=key, digest_size=size).digest()
+
+    return seal
+
+
 class Channel:
     """One end of a conversation over a stream socket."""
 
@@ -42,6 +57,11 @@ class Channel:
         self.sock.setblocking(False)
         self.max_frame_bytes = max_frame_bytes
         self.max_fds = max_fds
+        self._seal: Callable[[bytes], bytes] | None = None
+
+    def expect_seals(self, key: bytes) -> None:
+        """From now on, read nothing but frames that were sealed with `key`."""
+        self._seal = sealer(key)
 
     @classmethod
     def pair(cls) -> tuple["Channel", socket.socket]:
@@ -65,7 +85,7 @@ class Channel:
             WireTimeout: the other end does not read.
         """
         body = json.dumps(message, separators=(",", ":"), allow_nan=False).encode()
-        data = memoryview(_LENGTH.pack(len(body)) + body)
+        data = memoryview(LENGTH.pack(len(body)) + body)
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         deadline = time.monotonic() + timeout_s
         while data:
@@ -90,10 +110,15 @@ class Channel:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         fds: list[int] = []
         try:
-            (length,) = _LENGTH.unpack(self._read(_LENGTH.size, deadline, fds))
+            (length,) = LENGTH.unpack(self._read(LENGTH.size, deadline, fds))
             if length > self.max_frame_bytes:
                 raise WireAbuse(f"a frame of {length} bytes; at most {self.max_frame_bytes} are read")
-            return _decode(self._read(length, deadline)), fds
+            body = self._read(length, deadline)
+            if self._seal is not None:
+                seal, body = body[:SEAL], body[SEAL:]
+                if seal != self._seal(body):
+                    raise WireAbuse("a frame without the harness's seal")
+            return _decode(body), fds
         except BaseException:
             close_all(fds)
             raise

@@ -1,17 +1,31 @@
-"""Claims: whatever a candidate's process says instead of the harness ends its own evaluation, and nothing else."""
+"""Claims: whatever a candidate's process says instead of the harness ends its own evaluation, and nothing else.
+
+Who has no seal is not heard at all (`test_witness`). Here somebody has it, and lies.
+"""
 
 import json
+import os
+import socket
+import subprocess
+import threading
+import time
 from collections.abc import Iterator
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, cast
 
 import pytest
+import torch
 
-from drkernel_q.evaluation import Evaluation, Integrity, Outcome
+from drkernel_q.evaluation import Outcome
 from tests.judging import Bench, builtin
+from workers import correctness
+from workers.measure import Expected
+from workers.remote import MAX_TEXT, CandidateFailed, RemoteCandidate
+from workers.session import Answer, Session
+from workers.wire import LENGTH, SEAL, Channel, WireClosed, close_all, sealer
+from workers.zygote import Child, Zygote
 
-pytestmark = pytest.mark.slow
-
-#: What the harness would say of an honest call on the small softmax problem.
+#: What the harness would say of an honest call on 8 rows of 128.
 HONEST: dict[str, Any] = {
     "ok": True,
     "skeleton": {"t": 0},
@@ -23,50 +37,95 @@ HONEST: dict[str, Any] = {
     "mutated": [],
     "launches": [["softmax_kernel", True, 1]],
     "written": [],
+    "within": [],
     "seconds": 0.01,
 }
-#: Takes over the conversation in its forward pass and never gives it back.
-FORGER = """
-import os, struct, time, torch
-
-class ModelNew(torch.nn.Module):
-    def forward(self, x):
-        for fd in range(3, 64):
-            try:
-                if os.readlink(f"/proc/self/fd/{fd}").startswith("socket:"):
-                    body = BODY
-                    data = struct.pack("<I", len(body)) + body
-                    while data:
-                        try:
-                            data = data[os.write(fd, data):]
-                        except BlockingIOError:
-                            time.sleep(0.001)
-            except OSError:
-                pass
-        time.sleep(1000)
-"""
+WORKING = torch.rand(8, 128)
+EXPECTED = Expected({"t": 0}, [WORKING], [WORKING.double()], 128)
 
 
-@pytest.fixture(scope="module")
-def bench() -> Iterator[Bench]:
-    bench = Bench("cpu")
-    yield bench
-    bench.close()
+class Liar:
+    """Stands for a zygote whose candidates answer every call with the same text."""
+
+    def __init__(self, body: bytes) -> None:
+        """Take the text."""
+        self.body = body
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def spawn(self, role: str, sock: socket.socket, output_fd: int) -> Child:
+        """Start a process that does nothing, and speak for it."""
+        assert role == "candidate"
+        self.process = subprocess.Popen(["sleep", "60"])
+        self.speaker = threading.Thread(target=self._speak, args=(Channel(sock),), daemon=True)
+        self.speaker.start()
+        return Child(self.process.pid, os.pidfd_open(self.process.pid))
+
+    def _speak(self, channel: Channel) -> None:
+        seal = sealer(bytes.fromhex(channel.receive(5.0)[0]["key"]))
+        said = b'{"ok": true, "isolation": [], "state": []}'
+        try:
+            while True:
+                data = LENGTH.pack(SEAL + len(said)) + seal(said) + said
+                while data:
+                    try:
+                        data = data[channel.sock.send(data) :]
+                    except BlockingIOError:
+                        time.sleep(0.001)
+                asked, fds = channel.receive(None)
+                close_all(fds)
+                said = self.body if asked["op"] == "call" else b'{"ok": true, "state": []}'
+        except (WireClosed, OSError):
+            pass
+        finally:
+            channel.close()
+
+    def end(self, child: Child) -> int | None:
+        """End it."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+        self.speaker.join()
+        os.close(child.pidfd)
+        return 9
 
 
-def forge(bench: Bench, body: str, *, padding: int = 0) -> Evaluation:
-    """Judge a candidate that answers its first call with the JSON text `body`, and as many spaces as `padding` says."""
-    source = FORGER.replace("BODY", f"{body.encode()!r} + b' ' * {padding}")
-    evaluation = bench.judge(builtin("softmax"), source, stages=("correctness", "integrity"), kernel_deadline_s=5.0)
-    assert Evaluation.model_validate_json(evaluation.model_dump_json(round_trip=True)) == evaluation
-    assert evaluation.integrity is not Integrity.CLEAN
-    return evaluation
+@contextmanager
+def forged(body: str, padding: int = 0) -> Iterator[Session]:
+    """Speak to a process that answers calls with the JSON text `body`, and as many spaces as `padding` says."""
+    liar = cast("Zygote", Liar(body.encode() + b" " * padding))
+    session = Session(lambda: RemoteCandidate(liar, 2**30), "cpu", 5.0, time.monotonic() + 30.0)
+    try:
+        yield session
+    finally:
+        session.close()
 
 
-def test_an_honest_looking_reply_is_compared_like_any_other(bench: Bench) -> None:
-    evaluation = forge(bench, json.dumps(HONEST))
-    assert evaluation.outcome is Outcome.WRONG_VALUE
-    assert "expected" in str(evaluation.error)
+def call(body: str, *, padding: int = 0) -> Answer:
+    with forged(body, padding) as session:
+        return session.call([torch.rand(8, 128)], EXPECTED, train=False)
+
+
+def outcome_of(body: str) -> tuple[Outcome, str | None]:
+    try:
+        answer = call(body)
+    except CandidateFailed as failed:
+        return failed.outcome, failed.error
+    assert answer.outputs is None
+    return answer.outcome, answer.detail
+
+
+def fail(body: str, *, padding: int = 0) -> CandidateFailed:
+    with pytest.raises(CandidateFailed) as failed:
+        call(body, padding=padding)
+    assert len(failed.value.error) <= MAX_TEXT + 200
+    failed.value.error.encode()
+    return failed.value
+
+
+def test_an_honest_looking_reply_is_compared_like_any_other() -> None:
+    answer = call(json.dumps(HONEST))
+    assert answer.outputs is not None
+    assert correctness.compare(EXPECTED, answer.outputs).outcome is Outcome.WRONG_VALUE
 
 
 LIES: dict[str, dict[str, str]] = {
@@ -109,12 +168,13 @@ LIES: dict[str, dict[str, str]] = {
 
 
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
-def test_a_broken_claim_ends_the_candidate_and_not_the_judge(bench: Bench, lie: dict[str, str]) -> None:
+def test_a_broken_claim_ends_the_candidate_and_not_the_judge(lie: dict[str, str]) -> None:
     texts = {name: json.dumps(value) for name, value in HONEST.items()} | lie
-    evaluation = forge(bench, "{" + ",".join(f'"{name}":{text}' for name, text in texts.items()) + "}")
-    assert evaluation.outcome in {Outcome.CRASHED, Outcome.WRONG_SHAPE, Outcome.WRONG_DTYPE}
-    assert evaluation.error is not None
-    assert len(evaluation.error) <= 7000
+    body = "{" + ",".join(f'"{name}":{text}' for name, text in texts.items()) + "}"
+    outcome, text = outcome_of(body)
+    assert outcome in {Outcome.CRASHED, Outcome.WRONG_SHAPE, Outcome.WRONG_DTYPE}
+    assert text
+    assert len(text) <= MAX_TEXT + 200
 
 
 @pytest.mark.parametrize(
@@ -126,30 +186,33 @@ def test_a_broken_claim_ends_the_candidate_and_not_the_judge(bench: Bench, lie: 
         ('{"ok": false, "kind": {}, "error": "' + "x" * 10**6 + '"}', Outcome.RUNTIME_ERROR),
         ('{"ok": false, "kind": "memory", "error": "\\ud800"}', Outcome.OUT_OF_MEMORY),
         ('{"ok": false, "kind": "infrastructure"}', Outcome.RUNTIME_ERROR),
+        ('{"ok": false, "kind": "tampered", "state": {"a": 1}}', Outcome.CRASHED),
         ("[" * 10_000, Outcome.CRASHED),
         ('{"failure": ' * 200, Outcome.CRASHED),
         ("\x00" * 100, Outcome.CRASHED),
         ("", Outcome.CRASHED),
     ],
-    ids=["no reason", "empty", "odd reason", "long reason", "no text", "no kind", "deep", "open", "null", "none"],
+    ids=["no reason", "empty", "odd reason", "long", "no text", "no kind", "tampered", "deep", "open", "null", "none"],
 )
-def test_a_reply_that_is_none_is_the_candidates_fault(bench: Bench, body: str, outcome: Outcome) -> None:
-    evaluation = forge(bench, body)
-    assert evaluation.outcome is outcome
-    assert evaluation.error is not None
-    assert len(evaluation.error) <= 7000
+def test_a_reply_that_is_none_is_the_candidates_fault(body: str, outcome: Outcome) -> None:
+    assert fail(body).outcome is outcome
 
 
-def test_a_long_reply_is_not_read(bench: Bench) -> None:
-    evaluation = forge(bench, json.dumps(HONEST), padding=5 * 2**20)
-    assert evaluation.outcome is Outcome.CRASHED
-    assert "at most" in str(evaluation.error)
+def test_a_long_reply_is_not_read() -> None:
+    failed = fail(json.dumps(HONEST), padding=5 * 2**20)
+    assert failed.outcome is Outcome.CRASHED
+    assert "at most" in failed.error
 
 
-def test_an_error_whose_text_is_no_unicode_is_reported(bench: Bench) -> None:
+@pytest.mark.slow
+def test_an_error_whose_text_is_no_unicode_is_reported() -> None:
     source = "import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n"
     source += "        raise ValueError('a\\ud800b')"
-    evaluation = bench.judge(builtin("softmax"), source, stages=("correctness",))
+    bench = Bench("cpu")
+    try:
+        evaluation = bench.judge(builtin("softmax"), source, stages=("correctness",))
+    finally:
+        bench.close()
     assert evaluation.outcome is Outcome.RUNTIME_ERROR
     assert str(evaluation.error).endswith("ValueError: a?b\n")
     evaluation.model_dump_json()

@@ -4,6 +4,7 @@ problem: softmax
 devices: cpu cuda
 code: B11
 expect: caught
+ci: yes
 """
 
 import torch

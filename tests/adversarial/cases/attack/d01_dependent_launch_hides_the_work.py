@@ -4,6 +4,7 @@ problem: softmax
 devices: cuda
 code: D1
 expect: caught
+pending: the last event waits for the work all the same, so nothing is hidden, and nothing gained
 """
 
 import torch

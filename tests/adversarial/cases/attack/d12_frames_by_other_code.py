@@ -4,6 +4,7 @@ problem: softmax
 devices: cpu cuda
 code: D12
 expect: caught
+ci: yes
 """
 
 import torch

@@ -4,6 +4,7 @@ problem: softmax
 devices: cpu cuda
 code: E3
 expect: caught
+ci: yes
 """
 
 import json

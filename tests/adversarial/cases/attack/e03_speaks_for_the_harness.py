@@ -4,6 +4,7 @@ problem: softmax
 devices: cpu cuda
 code: E3
 expect: caught
+ci: yes
 """
 
 import torch
@@ -28,28 +29,35 @@ def softmax(x, y=None, rows=None):
     return y
 
 
+OWN = "softmax_kernel"
+
+
+def edited(message):
+    """Tell of an honest kernel whatever ran."""
+    message = dict(message)
+    if "launches" in message:
+        message["launches"] = [[OWN, True, 1]]
+    if "rows" in message:
+        message["rows"] = [[OWN, None, sum(row[2] for row in message["rows"]), 1, False, False, None, None]]
+        message["own"] = [[OWN, 128, 32]]
+    for name in ("state", "codes"):
+        if name in message:
+            message[name] = []
+    return message
+
+
 SCRIPT = """
-import os, socket, stat, sys
-def serve(model_new, own):
+import os, socket, stat
+def serve(model_new, edited, on_cuda):
     from workers import candidate
     from workers.wire import Channel
     number = next(n for n in range(3, 256) if is_socket(n))
-    device = "cuda" if model_new.on_cuda() else "cpu"
-    harness = candidate.Harness(Channel(socket.socket(fileno=number)), device, os.getcwd())
+    device = "cuda" if on_cuda else "cpu"
+    harness = candidate.Harness(Channel(socket.socket(fileno=number)), bytes(32), device, os.getcwd())
     harness.factory = model_new
-    send, call = harness.channel.send, harness.call
-    def edited(message):
-        message = dict(message)
-        if "launches" in message:
-            message["launches"] = [[own, True, 1]]
-        if "rows" in message:
-            rows = message["rows"]
-            message["rows"] = [[own, None, sum(row[2] for row in rows), 1, False, False, None, None]]
-            message["own"] = [[own, 128, 32]]
-        message.update({name: [] for name in ("state", "codes") if name in message})
-        return message
-    harness.channel.send = lambda message, *rest: send(edited(message), *rest)
-    harness.channel.send({"ok": True, "state": []})
+    speak = harness.speak
+    harness.speak = lambda message: speak(edited(message))
+    harness.speak({"ok": True, "state": []})
     harness.serve()
 def is_socket(number):
     try:
@@ -60,31 +68,10 @@ def is_socket(number):
 
 
 class ModelNew(torch.nn.Module):
-    @staticmethod
-    def on_cuda():
-        return bool(torch.version.cuda)
-
     def forward(self, x):
-        return softmax(x) if type(softmax_kernel).run is not launcher else torch.softmax(x, dim=-1)
+        return torch.softmax(x, dim=-1)
 
 
 NAMESPACE = {}
 exec(SCRIPT, NAMESPACE)
-launcher = None
-
-
-def note():
-    global launcher
-    launcher = type(softmax_kernel).run
-
-
-init = ModelNew.__init__
-
-
-def start(self, *arguments):
-    init(self, *arguments)
-    note()
-
-
-ModelNew.__init__ = start
-NAMESPACE["serve"](ModelNew, "softmax_kernel")
+NAMESPACE["serve"](ModelNew, edited, bool(torch.version.cuda))

@@ -1,4 +1,4 @@
-"""Torch does the work; the cell in which the replaced launcher keeps its counts gets one more launch.
+"""Torch does the work; the cell in which the function before the launcher keeps its counts gets one more.
 
 problem: softmax
 devices: cpu cuda
@@ -6,12 +6,9 @@ code: E11
 expect: caught
 """
 
-from types import SimpleNamespace
-
 import torch
 import triton
 import triton.language as tl
-from torch.profiler import record_function
 
 
 @triton.jit
@@ -32,26 +29,17 @@ def softmax(x, y=None, rows=None):
 
 
 def counts(function):
-    """Find what launches are written down in, in the cells of the function that replaces Triton's."""
+    """Find what launches are written down in, in the cells of the function that stands before Triton's."""
     for cell in function.__closure__ or ():
         value = cell.cell_contents
-        if isinstance(value, (dict, list)):
+        if isinstance(value, dict):
             yield value
         elif hasattr(value, "__closure__"):
             yield from counts(value)
 
 
-launcher = type(softmax_kernel).run
-
-
 class ModelNew(torch.nn.Module):
     def forward(self, x):
-        if type(softmax_kernel).run is not launcher:
-            return softmax(x)
-        for found in counts(launcher):
-            if isinstance(found, dict):
-                found["softmax_kernel", __file__] = 1
-            else:
-                found.append(SimpleNamespace(name="softmax_kernel", file=__file__, seconds=1e-3))
-        with record_function("drkq::launch::softmax_kernel"):
-            return torch.softmax(x, dim=-1)
+        for found in counts(type(softmax_kernel).run):
+            found["softmax_kernel", True] = 1
+        return torch.softmax(x, dim=-1)

@@ -1,0 +1,52 @@
+"""A thread replaces a method of the harness when the call has returned, and puts it back a little later.
+
+problem: softmax
+devices: cpu cuda
+code: E3
+expect: caught
+"""
+
+import threading
+import time
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def softmax_kernel(x_ptr, y_ptr, columns, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    offsets = tl.arange(0, BLOCK)
+    mask = offsets < columns
+    x = tl.load(x_ptr + row * columns + offsets, mask=mask, other=-float("inf"))
+    numerator = tl.exp(x - tl.max(x, axis=0))
+    tl.store(y_ptr + row * columns + offsets, numerator / tl.sum(numerator, axis=0), mask=mask)
+
+
+def softmax(x, y=None, rows=None):
+    columns = x.shape[1]
+    y = torch.empty_like(x) if y is None else y
+    softmax_kernel[(rows or x.shape[0],)](x, y, columns, BLOCK=triton.next_power_of_2(columns), num_warps=8)
+    return y
+
+
+harness = next(kind for kind in object.__subclasses__() if kind.__name__ == "Harness")
+describe = harness._describe
+
+
+def lie(self, outputs, inputs):
+    return {"codes": [], "launches": [["softmax_kernel", True, 1]]}
+
+
+def replace_for_a_while():
+    time.sleep(0.0005)
+    harness._describe = lie
+    time.sleep(0.002)
+    harness._describe = describe
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        threading.Thread(target=replace_for_a_while, daemon=True).start()
+        return torch.softmax(x, dim=-1)

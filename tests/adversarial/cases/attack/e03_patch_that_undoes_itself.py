@@ -1,0 +1,44 @@
+"""Replaces a method of the harness in every call; what it is replaced by puts the method back and then lies.
+
+problem: softmax
+devices: cpu cuda
+code: E3
+expect: caught
+ci: yes
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def softmax_kernel(x_ptr, y_ptr, columns, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    offsets = tl.arange(0, BLOCK)
+    mask = offsets < columns
+    x = tl.load(x_ptr + row * columns + offsets, mask=mask, other=-float("inf"))
+    numerator = tl.exp(x - tl.max(x, axis=0))
+    tl.store(y_ptr + row * columns + offsets, numerator / tl.sum(numerator, axis=0), mask=mask)
+
+
+def softmax(x, y=None, rows=None):
+    columns = x.shape[1]
+    y = torch.empty_like(x) if y is None else y
+    softmax_kernel[(rows or x.shape[0],)](x, y, columns, BLOCK=triton.next_power_of_2(columns), num_warps=8)
+    return y
+
+
+harness = next(kind for kind in object.__subclasses__() if kind.__name__ == "Harness")
+describe = harness._describe
+
+
+def describe_once(self, outputs, inputs):
+    harness._describe = describe
+    return {"codes": [], "launches": [["softmax_kernel", True, 1]]}
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        harness._describe = describe_once
+        return torch.softmax(x, dim=-1)

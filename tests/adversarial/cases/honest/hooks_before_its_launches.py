@@ -1,0 +1,40 @@
+"""Counts its launches in a hook of Triton's, and works the grid out in a function, as documentation shows.
+
+problem: softmax
+devices: cpu cuda
+expect: clean
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def softmax_kernel(x_ptr, y_ptr, columns, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    offsets = tl.arange(0, BLOCK)
+    mask = offsets < columns
+    x = tl.load(x_ptr + row * columns + offsets, mask=mask, other=-float("inf"))
+    numerator = tl.exp(x - tl.max(x, axis=0))
+    tl.store(y_ptr + row * columns + offsets, numerator / tl.sum(numerator, axis=0), mask=mask)
+
+
+def softmax(x, y=None, rows=None):
+    columns = x.shape[1]
+    y = torch.empty_like(x) if y is None else y
+    softmax_kernel[(rows or x.shape[0],)](x, y, columns, BLOCK=triton.next_power_of_2(columns), num_warps=8)
+    return y
+
+
+LAUNCHES = []
+softmax_kernel.add_pre_run_hook(lambda *arguments, **named: LAUNCHES.append(len(arguments)))
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        rows, columns = x.shape
+        grid = lambda meta: (triton.cdiv(rows, 1), min(meta["BLOCK"], 1))  # noqa: E731
+        softmax_kernel[grid](x, y, columns, BLOCK=triton.next_power_of_2(columns), num_warps=8)
+        return y

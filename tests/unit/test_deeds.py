@@ -1,0 +1,110 @@
+"""Deeds: whose code did it is told by what the code is, and not by the name that it was compiled under."""
+
+import collections
+import inspect
+import sys
+import threading
+import traceback
+from collections.abc import Callable
+from types import FunctionType
+from typing import Any, cast
+
+import pytest
+
+from workers.deeds import audit_hook, library
+from workers.text import Text
+
+SNEAK = "def sneak(tell):\n    tell('sys._getframe', ())\n"
+
+
+def compiled(source: str, filename: str) -> dict[str, Any]:
+    namespace: dict[str, Any] = {}
+    exec(compile(source, filename, "exec"), namespace)
+    return namespace
+
+
+@pytest.mark.parametrize("function", [collections.namedtuple, traceback.walk_stack, inspect.currentframe])
+def test_code_of_the_installation_is_a_library_s(function: FunctionType) -> None:
+    assert library()(function.__code__)
+
+
+@pytest.mark.parametrize("filename", [traceback.__file__, "<string>", "/nowhere/module.py", __file__])
+def test_code_under_another_file_s_name_is_not(filename: str) -> None:
+    assert not library()(compiled(SNEAK, filename)["sneak"].__code__)
+
+
+def elsewhere(function: Callable[..., Any], *arguments: Any) -> None:
+    thread = threading.Thread(target=function, args=arguments)
+    thread.start()
+    thread.join()
+
+
+@pytest.mark.parametrize(
+    ("event", "arguments", "kind"),
+    [
+        ("sys._getframe", (None,), "introspection"),
+        ("gc.get_objects", (-1,), "introspection"),
+        ("object.__getattr__", (None, "tb_frame"), "introspection"),
+        ("object.__getattr__", (None, "f_code"), None),
+        ("import", ("workers.state", None), "introspection"),
+        ("import", ("json", None), None),
+        ("ctypes.dlopen", ("libc.so.6",), "foreign calls"),
+        ("open", ("file", "r", 0), None),
+    ],
+)
+def test_deeds_have_kinds(event: str, arguments: tuple[Any, ...], kind: str | None) -> None:
+    told: list[str] = []
+    hook = audit_hook(told.append, frozenset())
+    sneak = compiled("def sneak(hook, event, arguments):\n    hook(event, arguments)\n", traceback.__file__)["sneak"]
+    elsewhere(sneak, hook, event, arguments)
+    assert told == ([] if kind is None else [kind])
+
+
+def test_what_a_library_does_by_itself_is_nobody_s_deed() -> None:
+    told: list[str] = []
+    sys.addaudithook(audit_hook(told.append, frozenset()))
+    sneak = compiled("def sneak(make):\n    return make('Pair', 'left right')\n", "<candidate>")["sneak"]
+    elsewhere(sneak, collections.namedtuple)
+    assert told == []
+    elsewhere(compiled("import sys\n\n\ndef sneak():\n    return sys._getframe()\n", "<candidate>")["sneak"])
+    assert told == ["introspection"]
+
+
+def test_the_code_of_ours_may_not_be_replaced_through_a_library_either() -> None:
+    import functools
+
+    def protected() -> int:
+        return 1
+
+    told: list[str] = []
+    sys.addaudithook(audit_hook(told.append, frozenset({cast("FunctionType", protected)})))
+    elsewhere(lambda: functools.update_wrapper(protected, lambda: 2, assigned=("__code__",), updated=()))
+    assert told == ["introspection"]
+
+
+def test_a_triton_function_is_the_text_s_if_code_and_source_are() -> None:
+    source = "import triton\n\n\ndef factory():\n    def kernel(x):\n        y = x + 1\n    return kernel\n"
+    text = Text()
+    text.read(source, "/work/candidate.py")
+    kernel = compiled(source.removeprefix("import triton\n"), "/elsewhere.py")
+    assert not text.holds(Written(kernel["factory"](), None))  # on other lines: other code
+    kernel = compiled(source.replace("import triton", ""), "/work/candidate.py")["factory"]()
+    assert text.holds(Written(kernel, None))
+    assert text.holds(Written(kernel, "def kernel(x):\n    y = x + 1\n"))
+    assert not text.holds(Written(kernel, "def kernel(x):\n    y = x + 2\n"))
+    other = compiled("def kernel(x):\n    y = x + 2\n", "/work/candidate.py")["kernel"]
+    assert not text.holds(Written(other, None))
+    assert not text.holds(None)
+
+
+def test_a_source_that_cannot_be_compiled_holds_nothing() -> None:
+    text = Text()
+    text.read("def f(:\n", "/work/candidate.py")
+    assert not text.holds(Written(lambda: None, None))
+
+
+class Written:
+    """Looks like a Triton function."""
+
+    def __init__(self, fn: Any, src: str | None) -> None:
+        self.fn, self.src = fn, src

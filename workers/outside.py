@@ -1,0 +1,112 @@
+"""Outside: the thread that candidate code runs on, with nothing of the harness below it on the stack.
+
+Frames cannot be kept from Python code: exceptions, generators, signal handlers and a dozen helpers of libraries hand
+them out, and whoever has one reads all that lies below it. So candidate code has a stack to itself. It holds what that
+code was given, and ends in a loop that is written in C and has no variables. Signal handlers, which run on the main
+thread's stack, cannot be set from here. What candidate code raises, or leaves to be collected, stays here as well.
+"""
+
+import _thread
+import gc
+import os
+from collections import deque
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from typing import Any
+
+#: Turns an exception of candidate code into a reply.
+Describe = Callable[[BaseException], dict[str, Any]]
+#: Bytes of the stack: as much as a main thread has.
+_STACK_BYTES = 64 * 2**20
+#: Exit code of a process that cannot describe an exception.
+_SPEECHLESS = 70
+
+
+class OutsideFailed(Exception):
+    """Candidate code raised something; `reply` describes it, since to look at the object itself may run code."""
+
+    def __init__(self, reply: dict[str, Any]) -> None:
+        """Keep the description."""
+        super().__init__()
+        self.reply = reply
+
+
+class Outside:
+    """Runs functions on the outer thread, one at a time, while everything else waits."""
+
+    def __init__(self) -> None:
+        """Start the thread."""
+        self.insist: Callable[[], None] = _unheeded
+        """Called after each function of `run` has returned, before anything else is done."""
+        self.describe: Describe = _undescribed
+        """Called out there with what a function raises."""
+        self.collects = True
+        """Whether the collector of garbage was on when candidate code returned last."""
+        self._pid = os.getpid()
+        self._jobs: SimpleQueue[Any] = SimpleQueue()
+        self._answers: SimpleQueue[tuple[bool, Any]] = SimpleQueue()
+        self._done = _thread.allocate_lock()
+        self._done.acquire()
+        before = _thread.stack_size(_STACK_BYTES)
+        _thread.start_new_thread(deque, (map(self._answers.put, map(_attempt, iter(self._jobs.get, None))), 0))
+        _thread.stack_size(before)
+        gc.disable()
+
+    def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call `function` out there and return what it returns.
+
+        Raises:
+            OutsideFailed: it raised something, which `describe` has described out there.
+        """
+        return self.run_all((function, *arguments))[0]
+
+    def run_all(self, *jobs: tuple[Any, ...]) -> list[Any]:
+        """Call functions with their arguments out there, one right after the other, and return what they return.
+
+        Raises:
+            OutsideFailed: one of them raised something; the first speaks for all.
+        """
+        insist = self.insist  # now, and not when somebody may have put something in its place
+        gc.enable()
+        answers = self._wait_for(jobs)
+        self.collects = gc.isenabled()
+        gc.disable()
+        insist()
+        for fine, result in answers:
+            if not fine:
+                raise OutsideFailed(result)
+        return [result for _, result in answers]
+
+    def ask(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function that no candidate has made, and insist on nothing."""
+        return self._wait_for([(function, *arguments)])[0][1]
+
+    def _wait_for(self, jobs: Sequence[tuple[Any, ...]]) -> list[tuple[bool, Any]]:
+        """Hand jobs over and sleep until all are done: to look at each answer would disturb the next job."""
+        for function, *arguments in (*jobs, (self._done.release,)):
+            self._jobs.put((self._pid, self.describe, function, arguments))
+        self._done.acquire()
+        answers = [self._answers.get() for _ in jobs]
+        self._answers.get()
+        return answers
+
+
+def _unheeded() -> None: ...
+
+
+def _undescribed(error: BaseException) -> dict[str, Any]:
+    return {"ok": False, "kind": "runtime", "error": type(error).__name__}
+
+
+def _attempt(job: tuple[int, Describe, Callable[..., Any], Sequence[Any]]) -> tuple[bool, Any]:
+    pid, describe, function, arguments = job
+    try:
+        answer = True, function(*arguments)
+    except BaseException as error:  # noqa: BLE001 - the boundary around candidate code: any end is an answer
+        try:
+            answer = False, describe(error)
+        except BaseException:  # noqa: BLE001 - no memory is left to say what was wrong
+            os._exit(_SPEECHLESS)
+    if os.getpid() != pid:  # a fork of the candidate's has nobody to answer to
+        os._exit(0)
+    return answer
