@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test fast lint types clean
+.PHONY: demo test fast chaos lint types clean
 
 demo: $(VENV)/.worker
 	@echo '$$ drkq eval examples/softmax.py --problem softmax'
@@ -26,6 +26,10 @@ test: lint types
 # What takes seconds a test is left out.
 fast: $(VENV)/.test
 	$(BIN)/pytest -m 'not slow'
+
+# What kills and breaks services at every stage takes minutes, and is left out of `make test`.
+chaos: $(VENV)/.test
+	$(BIN)/pytest -m chaos
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check

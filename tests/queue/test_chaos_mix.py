@@ -26,7 +26,7 @@ from tests.queue.echo_worker import STARTS
 from tests.queue.requests import echo_request
 from tests.services import Postgres
 
-pytestmark = [pytest.mark.slow, pytest.mark.redis, pytest.mark.postgres]
+pytestmark = [pytest.mark.slow, pytest.mark.chaos, pytest.mark.redis, pytest.mark.postgres]
 EAGER = Patience(look_s=1.0, lost_s=2.0)
 DAY_S = 86_400.0
 

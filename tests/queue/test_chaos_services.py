@@ -18,7 +18,7 @@ from tests.queue.chaos import drain, each_once, ends, nothing_left_in
 from tests.queue.conftest import Broker, StartWorker, own_broker, wait_until
 from tests.queue.requests import echo_request
 
-pytestmark = [pytest.mark.slow, pytest.mark.redis]
+pytestmark = [pytest.mark.slow, pytest.mark.chaos, pytest.mark.redis]
 EAGER = Patience(look_s=0.3, lost_s=0.5)
 
 

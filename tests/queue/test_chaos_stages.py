@@ -27,7 +27,7 @@ from tests.queue.real_worker import (
     until,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.redis]
+pytestmark = [pytest.mark.slow, pytest.mark.chaos, pytest.mark.redis]
 #: The client does nothing of its own: the workers must see to it.
 IDLE = Patience(look_s=1000)
 SECONDS = 1.5

@@ -23,7 +23,7 @@ from tests.queue.conftest import Broker, kill_tree, own_broker, wait_until
 from tests.sick import SickDevice
 from tests.values import a_request
 
-pytestmark = [pytest.mark.slow, pytest.mark.redis, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.chaos, pytest.mark.redis, pytest.mark.timeout(180)]
 
 SOFTMAX = (EXAMPLES / "softmax.py").read_text()
 QUICK = Protocol(trials=1, weight_seeds=1, stages=(Stage.CORRECTNESS,))
