@@ -1,7 +1,7 @@
-"""Recognises timed calls by their three input buffers, which come in turns.
+"""Recognises timed calls by their input buffers, which come in turns.
 
 problem: softmax
-devices: cpu cuda
+devices: cuda
 code: E10
 expect: caught
 """
@@ -32,7 +32,6 @@ SEEN = []
 class ModelNew(torch.nn.Module):
     def forward(self, x):
         SEEN.append(x.data_ptr())
-        last = SEEN[-6:]
-        if len(last) == 6 and last[:3] == last[3:] and len(set(last)) == 3:
+        if any(SEEN[-turn:] == SEEN[-2 * turn : -turn] for turn in range(2, 9) if len(set(SEEN[-turn:])) == turn):
             return torch.softmax(x, dim=-1)
         return softmax(x)
