@@ -71,6 +71,8 @@ class Desk:
         self._rules_version = rules_version
         self._lease_s = lease_s
         self._ledger = Ledger(redis)
+        self._held: Claim | None = None
+        threading.Thread(target=self._keep, daemon=True).start()
 
     def serve(self, task: str, payload: dict[str, Any], list_name: str, work: Work) -> None:
         """Serve one delivery, which came from the list `list_name`.
@@ -89,14 +91,14 @@ class Desk:
             raise Reject("nothing can be done here any more", requeue=True)
         key = self._content_key(request, work.environment())
         claim = self._ledger.claim(request, self._owner, self._lease_s, task=task, list_name=list_name, content_key=key)
+        again = partial(message, self._app, task, request, list_name=list_name)
         if claim.state is ClaimState.ELSEWHERE:
             time.sleep(PASS_ON_S)
-            again = message(self._app, task, request, list_name=list_name)
-            self._redis.lpush(again.key, again.text)
+            self._redis.lpush(*again())
         elif not claim.wants_reply:
             log.info("%s is %s", request.id, claim.state.value)
         else:
-            self._conclude(claim, request, work, message(self._app, task, request, list_name=list_name))
+            self._conclude(claim, request, work, again)
 
     def _content_key(self, request: AnyRequest, environment: Environment | None) -> str:
         """Key under which there may be facts already that are good enough."""
@@ -104,8 +106,8 @@ class Desk:
             return ""
         return request.content_key(environment.conditions(self._rules_version))
 
-    def _conclude(self, claim: Claim, request: AnyRequest, work: Work, again: Message) -> None:
-        """Work on a claimed request and hand in the reply, or have it tried again."""
+    def _conclude(self, claim: Claim, request: AnyRequest, work: Work, again: Callable[[], Message]) -> None:
+        """Work on a claimed request and hand in the reply, or have it tried again by the message that `again` makes."""
         try:
             with self._hold(claim), work.busy(request.id):
                 reply = claim.known or self._reply(claim, self._answer(claim, request, work))
@@ -115,7 +117,7 @@ class Desk:
         if (
             reply.failure is not None
             and reply.failure.kind == "infrastructure"
-            and self._postpone(claim, request, reply, again)
+            and self._postpone(claim, request, reply, again())
         ):
             return
         if not self._ledger.finish(claim, request, reply, content_key=_new_key(request, reply)):
@@ -161,20 +163,22 @@ class Desk:
 
     @contextmanager
     def _hold(self, claim: Claim) -> Iterator[None]:
-        """Extend the lease while the work goes on."""
-        done = threading.Event()
-
-        def extend() -> None:
-            while not done.wait(self._lease_s / 3):
-                self._ledger.extend(claim, self._lease_s)
-
-        keeper = threading.Thread(target=extend, daemon=True)
-        keeper.start()
+        """Have the lease extended while the work goes on."""
+        self._held = claim
         try:
             yield
         finally:
-            done.set()
-            keeper.join()
+            self._held = None
+
+    def _keep(self) -> None:
+        """Extend the lease of what is held, each third of one."""
+        while True:
+            time.sleep(self._lease_s / 3)
+            if (claim := self._held) is not None:
+                try:
+                    self._ledger.extend(claim, self._lease_s)
+                except RedisError as error:
+                    log.warning("the lease of %s is not extended: %s", claim.request_id, error)
 
 
 def _new_key(request: AnyRequest, reply: Reply) -> str:

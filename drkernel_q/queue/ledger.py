@@ -225,7 +225,7 @@ class Ledger:
                 request_id,
                 claim.fence,
                 encode(request),
-                encode(reply.model_copy(update={"artefacts": None})),
+                encode(reply if reply.artefacts is None else reply.model_copy(update={"artefacts": None})),
                 encode(reply),
                 RESULT_TTL_S,
                 CLAIM_TTL_S,

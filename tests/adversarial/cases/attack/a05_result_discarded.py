@@ -4,7 +4,6 @@ problem: softmax
 devices: cpu cuda
 code: A5
 expect: caught
-ci: yes
 """
 
 import torch

@@ -4,7 +4,6 @@ problem: softmax
 devices: cpu cuda
 code: B11
 expect: caught
-ci: yes
 """
 
 import torch

@@ -4,7 +4,6 @@ problem: rms_norm
 devices: cpu cuda
 code: C4
 expect: caught
-ci: yes
 """
 
 import torch

@@ -4,7 +4,6 @@ problem: row_statistics
 devices: cpu cuda
 code: D3
 expect: caught
-ci: yes
 """
 
 import sys

@@ -4,7 +4,6 @@ problem: softmax
 devices: cpu cuda
 code: D7
 expect: caught
-ci: yes
 """
 
 import sys

@@ -4,7 +4,6 @@ problem: softmax
 devices: cpu cuda
 code: D10
 expect: caught
-ci: yes
 """
 
 import sys

@@ -4,7 +4,6 @@ problem: softmax
 devices: cpu cuda
 code: E3
 expect: caught
-ci: yes
 """
 
 import torch

@@ -4,7 +4,6 @@ problem: softmax
 devices: cpu cuda
 code: E10
 expect: caught
-ci: yes
 """
 
 import torch

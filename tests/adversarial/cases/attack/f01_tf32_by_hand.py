@@ -4,7 +4,6 @@ problem: matmul
 devices: cpu cuda
 code: F1
 expect: unpaid
-ci: yes
 """
 
 import torch

@@ -3,7 +3,6 @@
 problem: softmax
 devices: cpu cuda
 expect: clean
-ci: yes
 """
 
 import torch

@@ -3,7 +3,6 @@
 problem: inplace_relu_scale
 devices: cpu cuda
 expect: clean
-ci: yes
 """
 
 import torch

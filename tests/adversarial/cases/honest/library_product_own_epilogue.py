@@ -3,7 +3,6 @@
 problem: linear_gelu_scale
 devices: cpu cuda
 expect: clean
-ci: yes
 """
 
 import torch

@@ -3,7 +3,6 @@
 problem: sum_and_original
 devices: cpu cuda
 expect: clean
-ci: yes
 """
 
 import torch

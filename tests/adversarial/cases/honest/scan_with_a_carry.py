@@ -3,7 +3,6 @@
 problem: cumulative_sum
 devices: cpu cuda
 expect: clean
-ci: yes
 """
 
 import torch

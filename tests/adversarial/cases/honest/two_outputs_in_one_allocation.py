@@ -3,7 +3,6 @@
 problem: residual_rms_norm
 devices: cpu cuda
 expect: clean
-ci: yes
 """
 
 import torch
