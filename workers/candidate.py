@@ -3,8 +3,9 @@
 Everything said from here is a claim. Nothing secret is here: no expected output, no seed of a later trial, no
 statistic, no verdict. The judge decides what is asked and when, and kills this process when it is done.
 
-Candidate code, and whatever touches what it has made (`workers.theirs`), runs on a thread of its own
-(`workers.outside`); what is said is sealed by functions that it cannot reach (`workers.witness`).
+Candidate code, and whatever touches what it has made or was given (`workers.theirs`), runs on a thread of its own
+(`workers.outside`), where all of that ends its life too, since code may hang on it. It gets other tensor objects than
+the harness has, of the same memory. What is said is sealed by functions that it cannot reach (`workers.witness`).
 """
 
 import contextlib
@@ -16,7 +17,7 @@ import socket
 import sys
 import types
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -52,16 +53,17 @@ class Harness:
         self.path = os.path.realpath(os.path.join(workdir, "candidate.py"))
         self.factory: Callable[..., Any] | None = None
         self.model: Any = None
-        self.parameters: list[Tensor] = []
         self.segments: dict[int, Segment] = {}
         self.source: Segment | None = None
         self.sink: Segment | None = None
         self.skeletons: list[Any] = []
         self.specs: list[TensorSpec] = []
-        self.slots: list[list[Tensor]] = []
+        self.slots: list[tuple[list[Tensor], list[Tensor]]] = []
         self.slot = 0
         self.recent: deque[list[Tensor]] = deque()
         self.tensors: list[Tensor] = []
+        self.aliases: list[Tensor] = []
+        self.lent: list[Any] = []
         self.sets: list[list[Any]] = []
         self.results: list[list[Tensor]] = []
         self.profiler = Profiler(device)
@@ -104,6 +106,8 @@ class Harness:
             except Exception as error:  # noqa: BLE001 - what candidate code has made may be unfit for anything
                 close_all([fd for fd in fds if _is_open(fd)])
                 reply = theirs.failure(error, message["op"], self.query)
+            self.outside.run(theirs.forget, *self.lent)
+            self.lent.clear()
             speak(reply | {"state": changes()})
 
     def share(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
@@ -123,50 +127,54 @@ class Harness:
 
     def build(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Make `ModelNew` under the seed of the weights, and give it the reference's state where the names fit."""
-        tensors = self._read(message, "cpu")
+        tensors = _aliases(self._read(message, "cpu"))
         arguments = unflatten(message["arguments"], tensors)
         given = dict(zip(message["state"], tensors[len(tensors) - len(message["state"]) :], strict=True))
         old, self.model = [self.model], None
-        self.outside.run(old.clear)  # the last one ends where it lived
+        self.lent += [tensors, arguments, given]
+        self.outside.run(theirs.forget, old)
         how = (message["seed"], self.device, message["train"])
         self.model = self.outside.run(theirs.made, self.factory, arguments, *how)
-        self._name_state()
         return {"weights": self.outside.run(theirs.adopt_state, self.model, given)}
 
     def adopt(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Load another state into the model that there is."""
-        given = dict(zip(message["state"], self._read(message, "cpu"), strict=True))
+        given = dict(zip(message["state"], _aliases(self._read(message, "cpu")), strict=True))
+        self.lent.append(given)
         return {"weights": self.outside.run(theirs.adopt_state, self.model, given)}
 
     def call(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Run one forward pass on the given inputs and put the outputs into the judge's memory."""
         fresh = self._read(message, self.device)
-        self.tensors = _rewritten(self.tensors, fresh) if message["reuse"] else fresh
-        inputs = [unflatten(skeleton, self.tensors) for skeleton in message["inputs"]]
+        if not (message["reuse"] and _rewrite(self.tensors, fresh)):
+            self.lent.append(self.aliases)
+            self.tensors, self.aliases = fresh, _aliases(fresh)
+        inputs = self._lend(message["inputs"], self.aliases)
         self.outside.run(theirs.set_mode, self.model, message["train"])
         pristine = list(map(integrity.checksum, self.tensors))
-        before = self._state_checksums()
-        _poison(self.device, message["sizes"], message["poison"])
+        before = self.outside.run(theirs.state_checksums, self.model)
+        # Out there, since each thread has free memory of its own.
+        self.outside.run(_poison, self.device, message["sizes"], message["poison"])
         watch = {"ablate": self.launcher.suppressed, "perturb": self.launcher.perturbed}.get(
             message["meddle"], contextlib.nullcontext
         )
-        self.launcher.take()
+        self.outside.ask(self.launcher.take)
         with watch() as seen:
-            made = self.outside.run(theirs.called, self._forward(inputs), message["grad"], self.sync)
-        seconds, skeleton, outputs = made
-        reply = self._describe(outputs, self.tensors) | {"skeleton": skeleton, "seconds": seconds}
+            made = self.outside.run(
+                theirs.called, self._forward(inputs), message["grad"], self.sync, self.aliases, self.model
+            )
+        seconds, skeleton, codes, outputs = made
         changed = pristine != list(map(integrity.checksum, self.tensors))
-        after = self._state_checksums()
+        after = self.outside.run(theirs.state_checksums, self.model)
         mutated = [[name, value[0]] for name, value in before.items() if after.get(name, value) != value]
-        reply |= {
-            "changed": changed,
-            "mutated": mutated[:MAX_NAMES],
-            "written": [] if seen is None else seen.written,
-            "within": [] if seen is None else seen.within[:MAX_NAMES],
-        }
-        reply |= self._deliver(outputs, self.segments[message["sink"]])
-        self.outside.run(outputs.clear)  # what hangs on them ends where it was made
-        return reply
+        reply = {"skeleton": skeleton, "seconds": seconds, "codes": codes, "changed": changed}
+        reply |= {"mutated": mutated[:MAX_NAMES], "written": [], "within": []}
+        reply["launches"] = self.outside.ask(self.launcher.take)
+        if seen is not None:
+            self.lent += seen
+            written, within = self.outside.ask(theirs.plainly, *seen)
+            reply |= {"written": written, "within": within[:MAX_NAMES]}
+        return reply | self._deliver(outputs, self.segments[message["sink"]])
 
     def profile(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Start to profile the timed calls that follow, or stop and say what ran, and which kernels are of whose."""
@@ -174,12 +182,11 @@ class Harness:
             self.profiler.start()
             return {}
         trace = self.profiler.stop()
-        own = {(load.name, load.threads, load.registers) for load in self.loads if load.own}
         return {
             "rows": [list(row) for row in trace.rows],
             "spans": [list(span) for span in trace.spans],
             "fault": trace.fault,
-            "own": [list(kernel) for kernel in sorted(own)],
+            "own": self.outside.ask(theirs.own_kernels, self.loads),
             "built": [list(kernel) for kernel in built_kernels(os.path.dirname(self.path))],
         }
 
@@ -189,7 +196,9 @@ class Harness:
         self.skeletons = message["inputs"]
         self.sink = self.segments[message["sink"]]
         self.specs = specs_from(message["tensors"], self.source.size)
-        self.slots = [self.source.read(self.specs, self.device) for _ in range(message["slots"])]
+        self.lent += [aliases for _, aliases in self.slots]
+        buffers = [self.source.read(self.specs, self.device) for _ in range(message["slots"])]
+        self.slots = [(tensors, _aliases(tensors)) for tensors in buffers]
         self.recent = deque(maxlen=message["slots"] - 1)
         return {}
 
@@ -197,20 +206,26 @@ class Harness:
         """Copy the inputs that lie ready to the next buffer, and time one call on them."""
         assert self.source is not None
         self.slot = (self.slot + 1) % len(self.slots)
-        tensors = self.slots[self.slot]
-        if not all(map(integrity.is_untouched, tensors)):
-            raise TypeError("ModelNew gave an input methods of its own")
+        tensors, aliases = self.slots[self.slot]
         for tensor, spec in zip(tensors, self.specs, strict=True):
             tensor.copy_(self.source.view(spec))
-        inputs = [unflatten(skeleton, tensors) for skeleton in self.skeletons]
-        self.launcher.take()
+        inputs, returned = self._lend(self.skeletons, aliases), list[Tensor]()
+        self.lent.append(returned)
+        self.outside.ask(self.launcher.take)
         before = len(self.loads)
-        milliseconds, outputs = self.stopwatch.time(self._forward(inputs), self._without_gradients)
+        milliseconds, outputs = self.stopwatch.time(self._forward(inputs), self._without_gradients, returned)
         self.recent.append(outputs)  # the next ones come to lie elsewhere
-        delivered = self._deliver(outputs, self.sink) | {"skeleton": self.stopwatch.skeleton}
-        reply = self._describe(outputs, tensors) | delivered
+        delivered = self._deliver(outputs, self.sink)  # before any code of theirs can run again
+        codes = self.outside.run(theirs.codes_of, returned, aliases, self.model)
+        reply = {"ms": milliseconds, "compiled": len(self.loads) - before, "skeleton": self.stopwatch.skeleton}
         reply |= {"late_ms": self.stopwatch.late_ms, "settled": self.stopwatch.settled}
-        return reply | {"ms": milliseconds, "compiled": len(self.loads) - before}
+        return reply | delivered | {"codes": codes, "launches": self.outside.ask(self.launcher.take)}
+
+    def _lend(self, skeletons: list[Any], tensors: list[Tensor]) -> list[Any]:
+        """Arrange tensors as the arguments of a call; the lists among them are taken back when it is over."""
+        inputs = [unflatten(skeleton, tensors) for skeleton in skeletons]
+        self.lent.append(inputs)
+        return inputs
 
     def _forward(self, inputs: list[Any]) -> Callable[[], Any]:
         """Prepare one forward pass, which knows nothing but the model and its inputs."""
@@ -225,6 +240,7 @@ class Harness:
     def preload(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Copy the sets of inputs of the burst that follows to the device."""
         source = self.segments[message["source"]]
+        self.outside.run(theirs.forget, *self.sets)
         self.sets, self.results = [], []
         for specs in message["sets"]:
             tensors = source.read(specs_from(specs, source.size), self.device)
@@ -240,53 +256,38 @@ class Harness:
     def snapshot(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Deliver the outputs of one of the calls of the last burst."""
         outputs = self.results[message["index"]]
-        reply = self._describe(outputs, ()) | {"skeleton": flatten(list(outputs), [])}
+        reply = {"codes": integrity.output_codes(outputs, ()), "launches": [], "skeleton": flatten(list(outputs), [])}
         return reply | self._deliver(outputs, self.segments[message["sink"]])
-
-    def _state_checksums(self) -> dict[str, tuple[bool, int]]:
-        """Say of each parameter and buffer whether it is a parameter, and sum up its bits."""
-        return {name: (kind, integrity.checksum(tensor)) for name, kind, tensor in self._name_state()}
-
-    def _name_state(self) -> list[tuple[str, bool, Tensor]]:
-        """List parameters and buffers, and remember the former."""
-        named: list[tuple[str, bool, Tensor]] = self.outside.run(theirs.named_state, self.model)
-        self.parameters = [tensor for _, is_parameter, tensor in named if is_parameter]
-        return named
 
     def _read(self, message: dict[str, Any], device: str) -> list[Tensor]:
         segment = self.segments[message["source"]]
         return segment.read(specs_from(message["tensors"], segment.size), device)
 
-    def _describe(self, outputs: list[Tensor], inputs: Sequence[Tensor]) -> dict[str, Any]:
-        """Say what can be said of outputs without sending them."""
-        codes = integrity.output_codes(outputs, [*inputs, *self.parameters])
-        if not all(map(integrity.is_untouched, inputs)):
-            codes = sorted({*codes, "D4"})
-        launched = [[name, own, count] for (name, own), count in self.launcher.take().items()]
-        return {"codes": codes, "launches": launched}
-
     def _deliver(self, outputs: list[Tensor], sink: Segment | None) -> dict[str, Any]:
-        """Put outputs into the judge's memory, and say where; none if copying them would run code of theirs."""
+        """Put outputs into the judge's memory, and say where; none if they do not fit."""
         assert sink is not None
-        if not all(map(integrity.is_readable, outputs)):
-            return {"shapes": [], "tensors": None}
         shapes = [[str(output.dtype).removeprefix("torch."), list(output.shape)] for output in outputs]
         specs, size = layout(outputs)
         if size > sink.size:
             return {"shapes": shapes, "tensors": None}
-        sink.write(specs, [output.detach() for output in outputs])
+        sink.write(specs, outputs)
         return {"shapes": shapes, "tensors": [list(spec) for spec in specs]}
 
 
-def _rewritten(old: list[Tensor], new: list[Tensor]) -> list[Tensor]:
-    """Put new contents into old tensors behind their backs: same objects, same addresses, same version counters."""
-    if not all(map(integrity.is_untouched, old)) or [
-        (tensor.shape, tensor.dtype, tensor.stride()) for tensor in old
-    ] != [(tensor.shape, tensor.dtype, tensor.stride()) for tensor in new]:
-        return new
+def _aliases(tensors: list[Tensor]) -> list[Tensor]:
+    """Make other objects of the same tensors: same memory, same version counters."""
+    return [tensor.detach() for tensor in tensors]
+
+
+def _rewrite(old: list[Tensor], new: list[Tensor]) -> bool:
+    """Put new contents into old tensors behind their backs: same addresses, same version counters; False if unlike."""
+    if [(tensor.shape, tensor.dtype, tensor.stride()) for tensor in old] != [
+        (tensor.shape, tensor.dtype, tensor.stride()) for tensor in new
+    ]:
+        return False
     for tensor, content in zip(old, new, strict=True):
         tensor.data.copy_(content)
-    return old
+    return True
 
 
 def _poison(device: str, sizes: list[int], pattern: int) -> None:

@@ -95,9 +95,9 @@ class Launcher:
         self._counts, self._behaviours = counts, behaviours
         _stand_in_front(device, behave)
 
-    def take(self) -> Launches:
-        """Take the counts since the last time."""
-        taken = Counter(self._counts)
+    def take(self) -> list[tuple[str, bool, int]]:
+        """Take the counts since the last time: name, whether it is the candidate's own, and how often."""
+        taken = [(*key, count) for key, count in self._counts.items() if _is_count(key, count)]
         self._counts.clear()
         return taken
 
@@ -136,6 +136,11 @@ class Launcher:
             yield
         finally:
             self._behaviours.remove(behaviour)
+
+
+def _is_count(key: object, count: object) -> bool:
+    """Whether this is what was counted, and nothing that somebody has put there."""
+    return type(key) is tuple and [type(part) for part in (*key, count)] == [str, bool, int]
 
 
 class _Computing(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types for it

@@ -57,6 +57,8 @@ _OPERATORS = (
     *("aten::as_strided", "aten::detach", "aten::stack", "aten::index_put_"),
 )
 _KEYS = ("ADInplaceOrView", "Autograd", "BackendSelect", "CPU", "CUDA", "Composite")
+#: Packages that are taken out of the candidate's sight.
+_HIDDEN = frozenset({"__main__", "drkernel_q", "workers"})
 #: What an answer from the candidate's thread may be.
 _PLAIN = (bool, int, str, type(None))
 #: Calls a function on the thread that candidate code runs on.
@@ -78,7 +80,9 @@ class Guard:
     def __init__(self, device: str, *, ask: Ask = _directly, collects: Callable[[], bool] = gc.isenabled) -> None:
         """Watch what code that `ask` calls does; `collects` says whether garbage is collected meanwhile."""
         ours, names, deeds = _our_code(), tuple(CODES), set[str]()
-        same, dispatched = unchanged(ours, [*_OWNERS, *launch_types(device)]), undisturbed(_OPERATORS, _KEYS)
+        others = {name: module for name, module in sys.modules.items() if name.split(".")[0] not in _HIDDEN}
+        same = unchanged(ours, [*_OWNERS, *launch_types(device)], others)
+        dispatched = undisturbed(_OPERATORS, _KEYS)
         callbacks = tuple(registry.callback_list.__len__ for registry in _registries())
         observe, frames = functools.partial(_observe, device, ask, collects), sys._current_frames
         before, running = observe(), len(frames())

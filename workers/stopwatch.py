@@ -59,15 +59,17 @@ class Stopwatch:
             self._sync = torch._C._cuda_synchronize
             self._spin: Callable[[int], None] = torch._C._cuda_sleep
 
-    def time(self, call: Callable[[], Any], run: Run = in_order) -> tuple[float, list[Tensor]]:
-        """Return the milliseconds of one call and the tensors that it returned.
+    def time(
+        self, call: Callable[[], Any], run: Run = in_order, returned: list[Tensor] | None = None
+    ) -> tuple[float, list[Tensor]]:
+        """Return the milliseconds of one call and the tensors that it returned, as `plain` makes them.
 
         `late_ms` and `settled` then say whether the call's work was over at its last event, and `skeleton` how the
-        tensors were nested.
+        tensors were nested. The very objects that it returned are added to `returned`, if there is such a list.
         """
         box: list[Any] = []
         kept: list[Tensor] = []
-        made, unpacked = (_keep, box, call), (_unpack, box, kept)
+        made, unpacked = (_keep, box, call), (_unpack, box, kept, returned)
         self._flush.zero_()
         if not self._cuda:
             start, _, end, (self.skeleton, outputs) = run((self._clock,), made, (self._clock,), unpacked)
@@ -84,7 +86,7 @@ class Stopwatch:
         self.late_ms = (self._clock() - ended) * 1e3
         self.settled = all(map(same_bits, picked, _pick(kept, self._places)))
         for output in outputs:
-            if is_readable(output) and output.numel() and output.numel() not in self._places:
+            if output.numel() and output.numel() not in self._places:
                 self._places[output.numel()] = torch.randint(output.numel(), (PICKED,), device="cuda")
         return self._elapsed(start_event, end_event), outputs
 
@@ -101,14 +103,19 @@ class Stopwatch:
             jobs.append((self._flush.zero_,))
             if self._cuda:
                 jobs.append((self._spin, int(SPIN_MS * CYCLES_A_MS)))
-            jobs += [(_keep, box, call), (_unpack, box, [])]
+            jobs += [(_keep, box, call), (_unpack, box, [], None)]
             if self._cuda:
                 jobs.append((self._sync,))
         results = zip(jobs, run(*jobs), strict=True)
         kept: list[list[Tensor]] = [result[1] for job, result in results if job[0] is _unpack]
-        sums = [bit_sum(output) for outputs in kept for output in outputs if is_readable(output)]
+        sums = [bit_sum(output) for outputs in kept for output in outputs]
         numbers = iter(torch.stack(sums).tolist() if sums else ())
-        return kept, [[next(numbers) for output in outputs if is_readable(output)] for outputs in kept]
+        return kept, [[next(numbers) for _ in outputs] for outputs in kept]
+
+
+def plain(outputs: Iterable[Any]) -> list[Tensor]:
+    """Return other objects of the same tensors, which nobody else has; none for what is no plain strided tensor."""
+    return [Tensor.detach(output) for output in outputs if is_readable(output)]
 
 
 def _keep(box: list[Any], call: Callable[[], Any]) -> None:
@@ -116,12 +123,17 @@ def _keep(box: list[Any], call: Callable[[], Any]) -> None:
     box.append(call())
 
 
-def _unpack(box: list[Any], outputs: list[Tensor]) -> tuple[Any, list[Tensor]]:
-    """Put the tensors of what was kept into `outputs`, and let go of the rest; return the skeleton and them."""
-    return flatten(box.pop(), outputs), outputs
+def _unpack(box: list[Any], outputs: list[Tensor], returned: list[Tensor] | None) -> tuple[Any, list[Tensor]]:
+    """Put the tensors of what was kept into the lists, and let go of the rest; return skeleton and plain outputs."""
+    found: list[Tensor] = []
+    skeleton = flatten(box.pop(), found)
+    outputs += plain(found)
+    if returned is not None:
+        returned += found
+    return skeleton, outputs
 
 
 def _pick(outputs: list[Tensor], places: dict[int, Tensor]) -> list[Tensor]:
     """Copy elements at known places; outputs of a size that has none yet are left out."""
-    known = [output for output in outputs if is_readable(output) and output.is_cuda and output.numel() in places]
+    known = [output for output in outputs if output.is_cuda and output.numel() in places]
     return [output.take(places[output.numel()]) for output in known]

@@ -16,7 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from workers import fault, integrity
+from workers.launch import Loaded
 from workers.shared import flatten
+from workers.stopwatch import plain
 
 #: Longest error text that is sent, characters; the end of a traceback says most.
 MAX_ERROR = 6000
@@ -61,15 +63,42 @@ def forwarded(model: Any, inputs: list[Any], scope: contextlib.AbstractContextMa
         return model(*inputs)
 
 
-def called(forward: Callable[[], Any], grad: bool, sync: Callable[[], None]) -> tuple[float, Any, list[Tensor]]:
-    """Make one call; return its seconds, and the skeleton and tensors of what it returned."""
+def called(
+    forward: Callable[[], Any], grad: bool, sync: Callable[[], None], inputs: list[Tensor], model: Any
+) -> tuple[float, Any, list[str], list[Tensor]]:
+    """Make one call; return its seconds, the skeleton of what it returned, what `codes_of` says, and plain outputs."""
     with torch.set_grad_enabled(grad):
         start = time.perf_counter()
         result = forward()
         sync()
         seconds = time.perf_counter() - start
     outputs: list[Tensor] = []
-    return seconds, flatten(result, outputs), outputs
+    skeleton = flatten(result, outputs)
+    return seconds, skeleton, codes_of(outputs, inputs, model), plain(outputs)
+
+
+def codes_of(outputs: list[Tensor], inputs: list[Tensor], model: Any) -> list[str]:
+    """Say what is wrong with outputs, by the codes of `integrity.OUTPUT_RULES`, and with what became of inputs."""
+    parameters = [tensor for _, is_parameter, tensor in _named_state(model) if is_parameter]
+    codes = integrity.output_codes(outputs, [*inputs, *parameters])
+    return codes if all(map(integrity.is_untouched, inputs)) else sorted({*codes, "D4"})
+
+
+def plainly(written: list[Any], within: list[Any]) -> tuple[list[int], list[str]]:
+    """Copy what is what it should be."""
+    return [value for value in written if type(value) is int], [value for value in within if type(value) is str]
+
+
+def own_kernels(loads: list[Loaded]) -> list[tuple[str, int, int]]:
+    """List name, threads and registers of the kernels that were compiled from the candidate's source."""
+    own = {load[:1] + load[2:] for load in loads if type(load) is Loaded and load.own is True}
+    return sorted(kernel for kernel in own if [type(part) for part in kernel] == [str, int, int])
+
+
+def forget(*containers: Any) -> None:
+    """Let go of what was lent; whatever hangs on it runs here."""
+    for container in containers:
+        container.clear()
 
 
 def adopt_state(model: Any, given: dict[str, Tensor]) -> str:
@@ -88,13 +117,18 @@ def adopt_state(model: Any, given: dict[str, Tensor]) -> str:
     return "loaded"
 
 
-def named_state(model: Any) -> list[tuple[str, bool, Tensor]]:
+def state_checksums(model: Any) -> dict[str, tuple[bool, int]]:
+    """Say of each parameter and buffer whether it is a parameter, and sum up its bits."""
+    return {name: (is_parameter, integrity.checksum(tensor)) for name, is_parameter, tensor in _named_state(model)}
+
+
+def _named_state(model: Any) -> list[tuple[str, bool, Tensor]]:
     """List plain parameters and buffers: the name, whether it is a parameter, and the tensor."""
     if not isinstance(model, nn.Module):
         return []
     named = [(True, model.named_parameters()), (False, model.named_buffers())]
-    plain = [(kind, name, tensor) for kind, each in named for name, tensor in each if integrity.is_plain(tensor)]
-    return [(str.__str__(name), kind, tensor) for kind, name, tensor in plain]  # no subclass of str
+    there = [(kind, name, tensor) for kind, each in named for name, tensor in each if integrity.is_plain(tensor)]
+    return [(str.__str__(name), kind, tensor) for kind, name, tensor in there]  # no subclass of str
 
 
 def failure(error: BaseException, operation: str, query: Callable[[], object]) -> dict[str, Any]:

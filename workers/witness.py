@@ -9,6 +9,7 @@ import builtins
 import os
 import select
 import socket
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from json.encoder import c_make_encoder, encode_basestring_ascii  # type: ignore[attr-defined]
 from types import FunctionType, ModuleType
@@ -53,7 +54,7 @@ def speaker(sock: socket.socket, key: bytes) -> Callable[[Mapping[str, Any]], No
 
 
 def _refuse(value: object) -> object:
-    raise TypeError(f"a value of type {type(value).__name__} in a reply")
+    raise TypeError("a reply that JSON cannot hold")
 
 
 def ender(
@@ -70,17 +71,21 @@ def ender(
     return insist
 
 
-def unchanged(ours: Iterable[Any], others: Iterable[Any]) -> Callable[[], bool]:
+def unchanged(
+    ours: Iterable[Any], others: Iterable[Any], modules: Mapping[str, object] | None = None
+) -> Callable[[], bool]:
     """Return a function that says whether modules, classes and objects still hold the very same things.
 
     Of `ours` everything counts, with the code of functions, and nothing may be added. Of `others` it is what can be
-    called, and nothing may be added that hides a builtin or something inherited.
+    called, and nothing may be added that hides a builtin or something inherited. None of the `modules` that were
+    imported may be another.
     """
     ours = list(ours)
     theirs = {id(layer): layer for owner in others for layer in _layers(owner)}.values()
-    known = tuple(
-        (vars(owner).get, tuple(names.items()))
-        for owner, names in [*((each, _all(each)) for each in ours), *((each, _callables(each)) for each in theirs)]
+    known = (
+        *((vars(owner).get, tuple(_all(owner).items())) for owner in ours),
+        *((vars(owner).get, tuple(_callables(owner).items())) for owner in theirs),
+        (sys.modules.get, tuple((modules or {}).items())),
     )
     sizes = tuple((vars(owner).__len__, len(vars(owner))) for owner in ours)
     codes = tuple((function, function.__code__) for function in functions_of(ours))

@@ -4,6 +4,7 @@ import builtins
 import dis
 import json
 import socket
+import sys
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -188,6 +189,13 @@ def test_a_builtin_that_agrees_to_everything_hides_nothing(monkeypatch: pytest.M
     assert not same()
     monkeypatch.undo()
     assert same()
+
+
+def test_a_module_that_takes_another_s_place_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    same = unchanged([], [], {"json": json})
+    assert same()
+    monkeypatch.setitem(sys.modules, "json", types.ModuleType("json"))
+    assert not same()
 
 
 def test_new_modules_and_constants_of_libraries_do_not_count() -> None:
