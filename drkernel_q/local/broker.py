@@ -119,10 +119,10 @@ class Broker:
         raise NoBroker(f"The embedded broker did not come up: {said}")
 
     def _forget_old_work(self) -> None:
-        """Drop what a killed stack left in the journal, except results that are not in the store yet."""
+        """Drop what a killed stack left in the journal, except dead letters and results that are not stored yet."""
         with connect(self.url) as redis:
             found = redis.scan_iter(count=1000)
-            if stale := [key for key in found if key not in {keys.RESULTS, keys.RESULTS_DEAD}]:
+            if stale := [key for key in found if key not in {keys.RESULTS, keys.RESULTS_DEAD, keys.POISON}]:
                 redis.delete(*stale)
 
     def stop(self) -> None:

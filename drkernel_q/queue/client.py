@@ -7,17 +7,15 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
-from kombu.utils.url import maybe_sanitize_url
-from redis.exceptions import AuthenticationError, OutOfMemoryError, RedisError
+from redis.exceptions import RedisError
 
 from drkernel_q.audit import Audit, AuditRequest
-from drkernel_q.errors import Cancelled, DrkqError, InfrastructureFailure, NoBroker
+from drkernel_q.errors import Cancelled, DrkqError, InfrastructureFailure
 from drkernel_q.evaluation import Evaluation, EvaluationRequest, Reply
 from drkernel_q.queue import inbox, keys
 from drkernel_q.queue.app import AUDIT, EVALUATE, as_task, celery_app
 from drkernel_q.queue.archive import Archive, Memory
-from drkernel_q.queue.backoff import Backoff
-from drkernel_q.queue.connection import TRANSIENT, broker_url, connect_async
+from drkernel_q.queue.connection import broker_url, connect_async
 from drkernel_q.queue.handle import Handle
 from drkernel_q.queue.inbox import Inbox
 from drkernel_q.queue.message import Message, message
@@ -25,7 +23,7 @@ from drkernel_q.queue.pending import Pending, PendingSet
 from drkernel_q.queue.publisher import Publisher
 from drkernel_q.queue.registry import WorkerCard
 from drkernel_q.queue.routing import AUTO
-from drkernel_q.queue.turns import LANES, list_name
+from drkernel_q.queue.turns import list_name
 from drkernel_q.queue.view import View
 from drkernel_q.queue.watch import Patience, Watch
 from drkernel_q.request import Priority, Request
@@ -101,9 +99,9 @@ class EvaluationQueue:
         Raises:
             NoBroker: the broker does not answer, or refuses the password.
         """
-        connecting = asyncio.create_task(self._connect())
+        connecting = asyncio.create_task(self._view.enter(self._url))
         try:
-            await asyncio.shield(connecting)
+            self._lane = await asyncio.shield(connecting)
         except BaseException:
             await _end([connecting])
             await self._disconnect()
@@ -264,25 +262,6 @@ class EvaluationQueue:
     async def depth(self, queue: str) -> int:
         """Count the messages that wait in a queue, over all priorities."""
         return await self._view.depth(queue)
-
-    async def _connect(self) -> None:
-        backoff = Backoff()
-        where = maybe_sanitize_url(self._url)
-        while True:
-            try:
-                await self._redis.ping()
-                with suppress(OutOfMemoryError):  # then it shares the first lane
-                    self._lane = int(await self._redis.incr(keys.CLIENTS)) % LANES
-            except AuthenticationError as error:
-                raise NoBroker(f"The broker at {where} refuses the password: {error}.") from error
-            except TRANSIENT as error:
-                if backoff.failing_s > self._patience.connect_s:
-                    raise NoBroker(f"The broker at {where} does not answer: {error}") from error
-                await backoff.sleep()
-            except RedisError as error:
-                raise NoBroker(f"The broker at {where} cannot be used: {error}") from error
-            else:
-                return
 
     async def _disconnect(self) -> None:
         await self._reader.aclose()

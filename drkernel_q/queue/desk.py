@@ -247,7 +247,12 @@ class Reaper:
         return sum(self._revive(each, None) for each in self._ledger.left_by(owner))
 
     def _revive(self, overdue: Overdue, margin_s: float | None) -> bool:
-        request = _REQUEST.validate_json(overdue.request)
+        try:
+            request = _REQUEST.validate_json(overdue.request)
+        except ValidationError as error:
+            log.error("%s was of a worker of another release: %s", overdue.request_id, error)
+            self._ledger.forget(overdue.request_id)
+            return False
         again = message(self._app, overdue.task, request, list_name=overdue.list_name)
         revived = self._ledger.revive(overdue, again, margin_s)
         if revived:

@@ -258,6 +258,10 @@ class Ledger:
         args: list[str | int] = [overdue.request_id, overdue.fence, margin, _ms(MISSED_AGAIN_S), message.text]
         return bool(self._revive(keys=[keys.claim(overdue.request_id), keys.LEASES, message.key], args=args))
 
+    def forget(self, request_id: str) -> None:
+        """Look after a claim no more; Celery will still deliver its message when the visibility timeout is over."""
+        self._redis.zrem(keys.LEASES, request_id)
+
     def is_cancelled(self, request_id: str) -> bool:
         """Whether nobody wants the request any more."""
         return bool(self._redis.exists(keys.cancel(request_id)))

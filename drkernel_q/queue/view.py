@@ -5,15 +5,18 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar, cast
 
+from kombu.utils.url import maybe_sanitize_url
 from redis import asyncio as aioredis
-from redis.exceptions import RedisError
+from redis.exceptions import AuthenticationError, OutOfMemoryError, RedisError
 
 from drkernel_q.errors import NoBroker, NoWorker
+from drkernel_q.queue import keys
 from drkernel_q.queue.backoff import Backoff
 from drkernel_q.queue.connection import TRANSIENT
 from drkernel_q.queue.message import list_keys
 from drkernel_q.queue.registry import WorkerCard, workers_async
 from drkernel_q.queue.routing import check_device, route, why_not
+from drkernel_q.queue.turns import LANES
 from drkernel_q.queue.watch import Patience
 
 _T = TypeVar("_T")
@@ -38,6 +41,29 @@ class View:
     def tasks(self) -> list[asyncio.Task[Any]]:
         """What is being read, to be ended with the client."""
         return list(self._reading.values())
+
+    async def enter(self, url: str) -> int:
+        """Wait until the broker answers; return the lane of this client, while there are no more clients than lanes.
+
+        Raises:
+            NoBroker: it does not answer within `patience.connect_s`, or refuses the password.
+        """
+        backoff = Backoff()
+        where = maybe_sanitize_url(url)
+        while True:
+            try:
+                await self._redis.ping()
+                return int(await self._redis.incr(keys.CLIENTS)) % LANES
+            except OutOfMemoryError:
+                return 0  # it answers; when it has room again, this client shares the first lane
+            except AuthenticationError as error:
+                raise NoBroker(f"The broker at {where} refuses the password: {error}.") from error
+            except TRANSIENT as error:
+                if backoff.failing_s > self._patience.connect_s:
+                    raise NoBroker(f"The broker at {where} does not answer: {error}") from error
+                await backoff.sleep()
+            except RedisError as error:
+                raise NoBroker(f"The broker at {where} cannot be used: {error}") from error
 
     async def workers(self) -> Sequence[WorkerCard]:
         """List the live workers, as of half a second ago at most."""

@@ -1,6 +1,9 @@
 """What a supervisor shows of its worker: alive, draining, resting, and deaf when it takes nothing."""
 
 import os
+import signal
+import subprocess
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -11,8 +14,10 @@ from drkernel_q.queue.app import queue_names
 from drkernel_q.queue.registry import WorkerCard, WorkerState, announce, workers
 from drkernel_q.queue.routing import route, serves
 from drkernel_q.queue.turns import list_names
+from drkernel_q.settings import load_settings
 from tests.queue.conftest import own_broker
 from workers.presence import DEAF_S, LOOK_S, Presence
+from workers.supervisor import QUIT_S, Supervisor
 
 pytestmark = pytest.mark.redis
 QUEUES = queue_names("here", "cpu")
@@ -108,3 +113,22 @@ def test_what_rests_is_shown_as_it_is(redis: Redis, presence: Presence) -> None:
     redis.delete(keys.worker("w"))
     presence.look(10.0)
     assert workers(redis) == [], "the card of before is not put back"
+
+
+def test_a_celery_that_is_deaf_or_dawdles_is_ended() -> None:
+    """The supervisor's hand on a real process in the place of Celery, which cannot be told to be either."""
+    with own_broker() as broker:
+        keeper = Supervisor(load_settings(broker_url=broker.url), "cpu", lambda text: None)
+        for reason, number in (("deaf", signal.SIGKILL), ("late", signal.SIGQUIT), ("stuck", signal.SIGKILL)):
+            with subprocess.Popen(["sleep", "60"]) as child:
+                keeper._hurry(child)
+                assert child.poll() is None
+                if reason == "deaf":
+                    keeper.presence.deaf.set()
+                else:
+                    keeper._leave_by = time.monotonic() - (QUIT_S if reason == "stuck" else 0)
+                keeper._hurry(child)
+                assert child.wait(5) == -number
+                keeper._leave_by = float("inf")
+        assert not keeper.presence.deaf.is_set()
+        keeper.lock.close()
