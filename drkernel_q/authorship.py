@@ -11,6 +11,8 @@ from drkernel_q.profile import Origin, Profile
 
 #: Own share of the device time below which kernels are taken for decoration where nobody could leave them out.
 LEAST_SHARE = 0.1
+#: Share of the time of each of the reference's kernels that a call may spend in them and still replace something.
+MOST_UNREPLACED = 0.5
 #: Share of the device time that libraries may take past torch, where nobody expects them.
 MOST_PAST_TORCH = 0.1
 #: Work before a call's clock can have started: what may be noise, microseconds, and as a share of the call.
@@ -45,6 +47,16 @@ def decoration(evaluation: Evaluation, observed: Observations, protocol: Protoco
     if profile.profile_ratio < LEAST_SHARE and not left_out:
         share = f"{profile.profile_ratio:.1%} of the device time is the candidate's own"
         yield _soft("A5", f"{share}, and its launches could not be left out to see what they are for")
+
+
+def nothing_replaced(evaluation: Evaluation, _: Observations, protocol: Protocol) -> Iterator[Evidence]:
+    """All that the reference has torch do is done by torch still, and own kernels come on top of it."""
+    profile = evaluation.profile
+    if protocol.backend == "any" or profile is None or profile.unreplaced is None or not profile.launches:
+        return
+    if profile.unreplaced > MOST_UNREPLACED:
+        share = f"{profile.unreplaced:.0%} of its time in the reference, or more"
+        yield _soft("A6", f"every kernel of the reference is run by torch still, for {share}: nothing was replaced")
 
 
 def compiled(evaluation: Evaluation, _: Observations, protocol: Protocol) -> Iterator[Evidence]:
@@ -96,7 +108,7 @@ def while_timed(_: Evaluation, observed: Observations, __: Protocol) -> Iterator
 
 
 #: All of them.
-RULES = (nothing_own, decoration, compiled, past_torch, early, longer, while_timed)
+RULES = (nothing_own, decoration, nothing_replaced, compiled, past_torch, early, longer, while_timed)
 
 
 def _us(profile: Profile, origin: Origin) -> float:

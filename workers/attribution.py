@@ -15,6 +15,8 @@ from workers.trace import TORCH, Row, Trace
 
 #: Most kernels that are kept of one profile.
 MAX_ROWS = 200
+#: Longest name of a kernel, characters.
+MAX_NAME = 200
 _REGISTER_UNIT = 8
 _COMPILER = re.compile(r"triton_(poi|red|per|tem|mm|unk|for|split_scan|mix_order)_")
 #: Namespaces of C++. Code of others stays theirs whoever compiled it: a header that is included becomes nobody's own.
@@ -66,7 +68,7 @@ def attribute(trace: Trace, own: Collection[Identity], calls: int) -> Profile:
         merged[key] = (total_us + row.device_us, times + row.times)
     kernels = [
         KernelProfile(
-            name=name[:200],
+            name=name[:MAX_NAME],
             device_us=total_us / calls,
             launches=times / calls,
             origin=found,

@@ -4,6 +4,8 @@ The recording is made in the candidate's process, so it is a claim. It has to be
 both ends, a kernel for each launch), to hold as many calls as were asked for, and to show as much time as these took.
 """
 
+import secrets
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from statistics import median
@@ -12,8 +14,10 @@ from typing import NamedTuple
 from drkernel_q.evaluation import Protocol
 from drkernel_q.observation import Mode, ModeCall
 from drkernel_q.profile import Origin, Profile
-from workers.attribution import Identity, attribute
+from workers.attribution import MAX_NAME, Identity, attribute
+from workers.profiler import Profiler
 from workers.recording import Recording
+from workers.reference import Reference
 from workers.remote import CandidateFailed
 from workers.session import Answer
 from workers.side import CandidateSide
@@ -21,6 +25,7 @@ from workers.trace import Row, Trace
 
 #: Profiled forward passes, and how often they are made anew when the recording is not whole.
 PROFILED_CALLS = {"cuda": 10, "cpu": 2}
+REFERENCE_CALLS = 3
 RETRIES = 2
 #: Share of a call's time that a recording may lack, and microseconds that it always may.
 MOST_LACKING, FLOOR_LACKING_US = 0.25, 20.0
@@ -59,7 +64,39 @@ def examine(candidate: CandidateSide, protocol: Protocol, claimed_ms: float | No
         profile = attribute(trace, _own(candidate, recording, protocol), calls)
         if profile.fault is None:
             break
+    if profile.fault is None and protocol.backend != "any" and not candidate.reference.train:
+        profile = profile.model_copy(update={"unreplaced": unreplaced(profile, time_reference(candidate.reference))})
     return Examination(profile, trace.rows, sum(answer.own_launches for answer in made))
+
+
+def time_reference(reference: Reference) -> dict[str, float]:
+    """Return the microseconds of a call of the reference in each kernel, by name; nothing if that cannot be recorded.
+
+    On the CPU device operators of torch take the place of kernels.
+    """
+    inputs = reference.inputs(secrets.randbits(63))
+    profiler = Profiler(reference.device)
+    profiler.start()
+    reference.run(inputs)  # as the first of a session, the next call would pay for its start
+    for _ in range(REFERENCE_CALLS):
+        with profiler.call():
+            reference.run(inputs)
+    trace = profiler.stop()
+    times: defaultdict[str, float] = defaultdict(float)
+    for row in trace.rows if trace.fault is None else ():
+        if not row.memory:
+            times[row.name[:MAX_NAME]] += row.device_us / REFERENCE_CALLS
+    return dict(times)
+
+
+def unreplaced(profile: Profile, reference_us: Mapping[str, float]) -> float | None:
+    """Return the least share that torch still has of the time of one of the reference's kernels."""
+    theirs: defaultdict[str, float] = defaultdict(float)
+    for kernel in profile.kernels:
+        if kernel.origin not in (Origin.CANDIDATE, Origin.MEMORY):
+            theirs[kernel.name] += kernel.device_us
+    shares = (min(theirs[name] / time_us, 1.0) for name, time_us in reference_us.items() if time_us > 0)
+    return min(shares, default=None)
 
 
 def fault_of(trace: Trace, calls: int, claimed_ms: float) -> str | None:

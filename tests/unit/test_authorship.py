@@ -115,3 +115,10 @@ def test_a_recording_that_is_not_whole_is_unknown_and_says_why() -> None:
 
 def test_kernels_that_are_compiled_while_timed_are_noted() -> None:
     assert verdict(profiled(OWN), compiled_calls=2) == (Integrity.CLEAN, ["A16"])
+
+
+@pytest.mark.parametrize(("unreplaced", "codes"), [(None, []), (0.0, []), (0.5, []), (0.51, ["A6"]), (1.0, ["A6"])])
+def test_what_the_reference_has_torch_do_must_be_done_otherwise(unreplaced: float | None, codes: list[str]) -> None:
+    integrity = Integrity.SUSPICIOUS if codes else Integrity.CLEAN
+    assert verdict(profiled(OWN, TORCH, unreplaced=unreplaced)) == (integrity, codes)
+    assert verdict(profiled(OWN, TORCH, unreplaced=unreplaced), "any") == (Integrity.CLEAN, [])

@@ -9,8 +9,11 @@ from hypothesis import strategies as st
 from torch.profiler import record_function
 
 from drkernel_q.evaluation import Outcome
+from drkernel_q.profile import KernelProfile, Origin, Profile
+from tests.judging import builtin
 from workers.profiler import Profiler
-from workers.profiling import fault_of, host_fault_of
+from workers.profiling import fault_of, host_fault_of, time_reference, unreplaced
+from workers.reference import Reference
 from workers.session import Answer
 from workers.trace import CALL_RANGE, OWN_RANGE, Row, Span, Trace
 
@@ -110,3 +113,35 @@ def test_a_session_that_somebody_ends_is_a_fault() -> None:
     assert trace.fault is not None
     assert trace.rows == ()
     assert recorded(work).fault is None  # and no harm is done to the next one
+
+
+def profile_of(**times: tuple[float, str]) -> Profile:
+    kernels = tuple(
+        KernelProfile(name=name, device_us=time_us, launches=1, origin=Origin(origin))
+        for name, (time_us, origin) in times.items()
+    )
+    return Profile(profile_ratio=0.5, launches=1, device_us=1.0, kernels=kernels)
+
+
+@pytest.mark.parametrize(
+    ("profile", "share"),
+    [
+        (profile_of(gemm=(100.0, "library"), gelu=(20.0, "torch"), mine=(5.0, "candidate")), 1.0),
+        (profile_of(gemm=(100.0, "library"), mine=(20.0, "candidate")), 0.0),
+        (profile_of(gemm=(100.0, "library"), gelu=(2.0, "torch")), 0.1),
+        (profile_of(gemm=(100.0, "candidate"), gelu=(20.0, "torch")), 0.0),
+        (profile_of(gemm=(300.0, "library"), gelu=(90.0, "torch")), 1.0),
+    ],
+    ids=["a decoy beside", "an epilogue replaced", "nearly all of it", "own kernels of that name", "slower"],
+)
+def test_the_least_share_that_torch_still_has(profile: Profile, share: float) -> None:
+    assert unreplaced(profile, {"gemm": 100.0, "gelu": 20.0}) == pytest.approx(share)
+    assert unreplaced(profile, {}) is None
+
+
+def test_the_time_of_the_reference_is_told_by_kernel() -> None:
+    reference = Reference(builtin("linear_gelu_scale").small(), "cpu", train=False)
+    reference.build(1)
+    times = time_reference(reference)
+    assert {"aten::linear", "aten::gelu"} <= times.keys()
+    assert all(time_us > 0 for time_us in times.values())

@@ -4,7 +4,6 @@ problem: softmax
 devices: cpu cuda
 code: A5
 expect: caught
-pending: a decoy that spoils the answer where it sees that launches are meddled with; the profile ratio pays it little
 """
 
 import torch

@@ -4,7 +4,6 @@ problem: softmax
 devices: cpu cuda
 code: A6
 expect: caught
-pending: a kernel that copies does own its share of the device time; the profile ratio pays it little
 """
 
 import torch
