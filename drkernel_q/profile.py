@@ -58,5 +58,5 @@ class Profile(Value):
     streams: int | None = None
     """Most streams that the work of a call ran on."""
     unreplaced: float | None = None
-    """Of the reference's kernels, by name, the one that a call of the candidate has least of beside its own: its time as a
-    share of that in the reference, 0 to 1. Above 0, nothing was replaced as a whole; None if nobody looked."""
+    """Of the reference's kernels, by name, the one that a call of the candidate has least of beside its own: its time
+    as a share of that in the reference, 0 to 1. Above 0, nothing was replaced as a whole; None if nobody looked."""
