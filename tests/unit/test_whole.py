@@ -54,7 +54,7 @@ EXACT = {
     "mean": problem("return x[0].mean(-1)"),
     "running sum": problem("return x[0].cumsum(-1)"),
     "largest": problem("return x[0].amax(-1), x[0] * 0.5"),
-    "one of two is empty": problem("return x[0] * 2, x[1].sum()", inputs="[torch.randn(0, 3), torch.randn(8, 4)]"),
+    "one of two is empty": problem("return x[0] * 2, x[1].sum(-1)", inputs="[torch.randn(0, 3), torch.randn(8, 4)]"),
     "embedding": problem(
         "return self.e(x[0])", init="self.e = nn.Embedding(9, 8)", inputs="[torch.randint(9, (5, 3))]"
     ),
