@@ -4,13 +4,16 @@
 DrkqError                    1
 ├── BadInput                65  the data given to drkq cannot be used
 │   ├── BadProblem          65
-│   └── BadKernelFile       65
+│   ├── BadKernelFile       65
+│   ├── BadModel            65
+│   └── PromptTooLong       65
 ├── BadSettings             78  a setting is wrong
 │   ├── MissingExtra        78  an optional part is not installed
 │   └── OutdatedStore       78  the store has another schema revision
 ├── Unavailable             69  something drkq needs does not answer
 │   ├── NoBroker            69
 │   ├── NoWorker            69
+│   ├── NoSampler           69
 │   ├── NoStore             69
 │   ├── NoDevice            69
 │   ├── DeviceBusy          69
@@ -53,6 +56,14 @@ class BadKernelFile(BadInput):
     """The kernel file cannot be read."""
 
 
+class BadModel(BadInput):
+    """The model cannot be used; name a folder, a GGUF file, or a model of the Hugging Face hub."""
+
+
+class PromptTooLong(BadInput):
+    """The prompt leaves no room for a completion in the model's context."""
+
+
 class BadSettings(DrkqError):
     """A setting is wrong; `drkq config show` lists every value and where it comes from."""
 
@@ -79,6 +90,10 @@ class NoBroker(Unavailable):
 
 class NoWorker(Unavailable):
     """No worker serves this device; start one with `drkq worker`."""
+
+
+class NoSampler(Unavailable):
+    """The engine that writes completions does not answer."""
 
 
 class NoStore(Unavailable):

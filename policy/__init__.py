@@ -1,1 +1,1 @@
-"""What learns. Rollouts, training and search will live here; this release holds none of them yet."""
+"""What learns: rollouts over the queue, supervised fine-tuning, reinforcement learning, and search at test time."""

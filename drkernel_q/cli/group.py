@@ -24,6 +24,11 @@ _OUR_PACKAGES = frozenset({"drkernel_q", "workers", "policy"})
 _MAX_CAUSE_CHARS = 300
 
 
+def _extra(module: str) -> str:
+    """Name the extra that brings what a command of this module needs."""
+    return "policy" if module.startswith("policy.") else "worker"
+
+
 class CommandGroup(click.Group):
     """A click group over the entry points `drkq.commands`."""
 
@@ -53,7 +58,8 @@ class CommandGroup(click.Group):
             if (error.name or "").partition(".")[0] in _OUR_PACKAGES:
                 raise
             raise MissingExtra(
-                f"`drkq {cmd_name}` needs the Python package `{error.name}`; add it with `pip install 'drkq[worker]'`."
+                f"`drkq {cmd_name}` needs the Python package `{error.name}`; "
+                f"add it with `pip install 'drkq[{_extra(module)}]'`."
             ) from error
         assert isinstance(command, click.Command), f"{target} is not a click command"
         return command

@@ -1,0 +1,1 @@
+"""The commands of the policy package; each module loads what it needs only when its command runs."""

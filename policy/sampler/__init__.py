@@ -1,0 +1,1 @@
+"""Samplers: one small protocol, and the engines behind it."""
