@@ -12,9 +12,10 @@ from drkernel_q.artefact import Artefacts
 from drkernel_q.audit import Audit
 from drkernel_q.errors import NoStore, OutdatedStore
 from drkernel_q.evaluation import Reply
+from drkernel_q.lesson import Lesson
 from drkernel_q.problem import Problem
 from drkernel_q.request import Request
-from drkernel_q.store import audit, engine, facts, record, rollout, schema
+from drkernel_q.store import audit, engine, facts, lesson, record, rollout, schema
 from drkernel_q.store.table import Row, RunRow, table
 from drkernel_q.store.write import add_problems, insert_once
 from drkernel_q.trajectory import Trajectory
@@ -186,6 +187,20 @@ class Store:
         with self.reading() as connection:
             for _, _, _, trajectory in rollout.read(connection, run, revised=revised):
                 yield trajectory
+
+    def add_lessons(self, run: str, lessons: Sequence[Lesson]) -> None:
+        """Keep what a training step made of turns of a run, in place of what an earlier try of the step made of them.
+
+        Raises:
+            BadInput: a turn is not in the store.
+        """
+        with self.writing() as connection:
+            lesson.add(connection, run, lessons)
+
+    def lessons(self, run: str, step: int | None = None) -> list[Lesson]:
+        """Read what the training steps of a run, or one of them, made of its turns."""
+        with self.reading() as connection:
+            return lesson.read(connection, run, step)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:

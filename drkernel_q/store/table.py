@@ -1,8 +1,8 @@
 """The tables. Rows never leave `drkernel_q.store`: its functions take and give the values of the field.
 
 Texts that repeat (problems, kernels, messages, environments) are stored once under their content hash. Rows
-are only ever added; the exceptions are links that become known later, such as the turn of an evaluation, and audits,
-of which the latest takes the place of the one before.
+are only ever added; the exceptions are links that become known later, such as the turn of an evaluation, and audits
+and lessons, of which the latest takes the place of the one before.
 """
 
 from collections.abc import Iterable
@@ -13,6 +13,7 @@ from sqlalchemy import CheckConstraint, MetaData, Table, UniqueConstraint, inspe
 from sqlmodel import Field, SQLModel
 
 from drkernel_q.evaluation import Failure, Integrity, Outcome
+from drkernel_q.lesson import Lesson
 from drkernel_q.profile import Origin
 from drkernel_q.store.column import PackedFloats, PackedInts, SafeJson, SafeText, UtcDateTime
 from drkernel_q.trajectory import Message
@@ -33,7 +34,10 @@ def _one_of(column: str, values: Iterable[str]) -> CheckConstraint:
 
 
 def _values_of(model: Any, field: str) -> tuple[str, ...]:
-    return get_args(model.model_fields[field].annotation)
+    """The texts that a field takes; NULL passes any check."""
+    annotation = model.model_fields[field].annotation
+    literal = next((part for part in get_args(annotation) if get_args(part)), annotation)
+    return get_args(literal)
 
 
 class Row(SQLModel):
@@ -129,6 +133,24 @@ class TurnRow(Row, table=True):
     logprobs: tuple[float, ...] = Field(sa_type=PackedFloats)
     finish_reason: str | None = Field(default=None, sa_type=SafeText)
     policy_version: int | None = None
+
+
+class LessonRow(Row, table=True):
+    """What a training step made of one turn; the columns are those of `Lesson`."""
+
+    __tablename__ = "lessons"
+    __table_args__ = (CheckConstraint("step >= 1", name="step"), _one_of("mismatch", _values_of(Lesson, "mismatch")))
+
+    turn_id: int = Field(foreign_key="turns.id", primary_key=True)
+    step: int = Field(index=True)
+    reward: float | None = None
+    turn_return: float | None = None
+    advantage: float | None = None
+    mismatch: str | None = Field(default=None, sa_type=SafeText)
+    mean_log_ratio: float | None = None
+    keep_probability: float | None = None
+    draw: float | None = None
+    lazy: bool
 
 
 class EnvironmentRow(Row, table=True):
