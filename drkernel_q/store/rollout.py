@@ -22,7 +22,7 @@ from drkernel_q.store.table import (
     TurnRow,
     table,
 )
-from drkernel_q.store.write import add_kernels, insert_new, run_ids
+from drkernel_q.store.write import add_kernels, insert_new, insert_once, run_ids
 from drkernel_q.trajectory import Message, Trajectory, Turn
 
 #: Kind of a run that nobody announced before its first trajectory.
@@ -35,23 +35,43 @@ def add(connection: Connection, run: str, trajectory: Trajectory) -> int:
     Raises:
         BadInput: the problem is not in the store, or a turn has an evaluation but no kernel.
     """
-    _check(connection, trajectory)
-    kernels = [turn.kernel for turn in trajectory.turns if turn.kernel]
-    add_kernels(connection, kernels)
-    lock_kernels(connection, {kernel.hash for kernel in kernels})
-    evaluations = [turn.evaluation for turn in trajectory.turns if turn.evaluation]
-    facts.add_environments(connection, [each.environment for each in evaluations])
+    _check_problem(connection, trajectory.problem_hash)
     run_id = run_ids(connection, [run], kind=UNANNOUNCED_RUN)[run]
     number = _next_number(connection, run_id, trajectory.problem_hash)
     trajectory_id = _insert(
         connection, TrajectoryRow, run_id=run_id, problem_hash=trajectory.problem_hash, number=number
     )
-    tips = _add_messages(connection, trajectory.turns)
-    for turn, (prompt_hash, completion_hash) in zip(trajectory.turns, tips, strict=True):
-        turn_id = _add_turn(connection, trajectory_id, turn, prompt_hash, completion_hash)
-        if turn.evaluation and turn.kernel:
-            _link_evaluation(connection, trajectory_id, turn_id, turn.kernel, turn.evaluation)
+    _prepare(connection, trajectory.turns)
+    for turn, tips in zip(trajectory.turns, _add_messages(connection, trajectory.turns), strict=True):
+        turn_id = _insert(connection, TurnRow, **_columns(trajectory_id, turn, *tips))
+        _link(connection, trajectory_id, turn_id, turn)
     return number
+
+
+def open_(connection: Connection, run: str, problem_hash: str, number: int) -> Trajectory:
+    """Find a trajectory by its number, or begin it; return it with the turns that it has so far.
+
+    Raises:
+        BadInput: the problem is not in the store.
+    """
+    trajectory_id = _find(connection, run, problem_hash, number)
+    return Trajectory(problem_hash=problem_hash, turns=tuple(_read_turns(connection, trajectory_id, revised=False)))
+
+
+def add_turn(connection: Connection, run: str, problem_hash: str, number: int, turn: Turn) -> bool:
+    """Store a turn of a trajectory, which is begun if need be; False when it is there already, and then that stands.
+
+    Raises:
+        BadInput: the problem is not in the store, or the turn has an evaluation but no kernel.
+    """
+    trajectory_id = _find(connection, run, problem_hash, number)
+    _prepare(connection, (turn,))
+    (tips,) = _add_messages(connection, (turn,))
+    turn_id = insert_once(connection, TurnRow, _columns(trajectory_id, turn, *tips))
+    if turn_id is None:
+        return False
+    _link(connection, trajectory_id, turn_id, turn)
+    return True
 
 
 def read(
@@ -79,12 +99,37 @@ def read(
         yield row.run, row.problem, row.number, Trajectory(problem_hash=row.problem_hash, turns=turns)
 
 
-def _check(connection: Connection, trajectory: Trajectory) -> None:
+def _check_problem(connection: Connection, problem_hash: str) -> None:
     problems = table(ProblemRow).c
-    if connection.scalar(select(problems.hash).where(problems.hash == trajectory.problem_hash)) is None:
-        raise BadInput(f"The problem {trajectory.problem_hash} of a trajectory is not in the store; add it first.")
-    if any(turn.evaluation and not turn.kernel for turn in trajectory.turns):
+    if connection.scalar(select(problems.hash).where(problems.hash == problem_hash)) is None:
+        raise BadInput(f"The problem {problem_hash} of a trajectory is not in the store; add it first.")
+
+
+def _find(connection: Connection, run: str, problem_hash: str, number: int) -> int:
+    """Return the row of a trajectory, making it if it is not there."""
+    _check_problem(connection, problem_hash)
+    run_id = run_ids(connection, [run], kind=UNANNOUNCED_RUN)[run]
+    place = {"run_id": run_id, "problem_hash": problem_hash, "number": number}
+    added = insert_once(connection, TrajectoryRow, place)
+    if added is not None:
+        return added
+    trajectories = table(TrajectoryRow).c
+    here = (trajectories[name] == value for name, value in place.items())
+    return int(connection.execute(select(trajectories.id).where(*here)).scalar_one())
+
+
+def _prepare(connection: Connection, turns: tuple[Turn, ...]) -> None:
+    """Store what turns refer to.
+
+    Raises:
+        BadInput: a turn has an evaluation but no kernel.
+    """
+    if any(turn.evaluation and not turn.kernel for turn in turns):
         raise BadInput("A turn has an evaluation but no kernel that it could be about.")
+    kernels = [turn.kernel for turn in turns if turn.kernel]
+    add_kernels(connection, kernels)
+    lock_kernels(connection, {kernel.hash for kernel in kernels})
+    facts.add_environments(connection, [turn.evaluation.environment for turn in turns if turn.evaluation])
 
 
 def _next_number(connection: Connection, run_id: int, problem_hash: str) -> int:
@@ -103,24 +148,20 @@ def _insert(connection: Connection, row: Any, **values: Any) -> int:
     return int(connection.execute(insert(target).values(**values).returning(target.c.id)).scalar_one())
 
 
-def _add_turn(
-    connection: Connection, trajectory_id: int, turn: Turn, prompt_hash: str | None, completion_hash: str
-) -> int:
-    return _insert(
-        connection,
-        TurnRow,
-        trajectory_id=trajectory_id,
-        number=turn.number,
-        prompt_hash=prompt_hash,
-        completion_hash=completion_hash,
-        kernel_hash=turn.kernel.hash if turn.kernel else None,
-        kernel_name=turn.kernel.name if turn.kernel else None,
-        prompt_ids=turn.prompt_ids,
-        output_ids=turn.output_ids,
-        logprobs=turn.logprobs,
-        finish_reason=turn.finish_reason,
-        policy_version=turn.policy_version,
-    )
+def _columns(trajectory_id: int, turn: Turn, prompt_hash: str | None, completion_hash: str) -> dict[str, Any]:
+    return {
+        "trajectory_id": trajectory_id,
+        "number": turn.number,
+        "prompt_hash": prompt_hash,
+        "completion_hash": completion_hash,
+        "kernel_hash": turn.kernel.hash if turn.kernel else None,
+        "kernel_name": turn.kernel.name if turn.kernel else None,
+        "prompt_ids": turn.prompt_ids,
+        "output_ids": turn.output_ids,
+        "logprobs": turn.logprobs,
+        "finish_reason": turn.finish_reason,
+        "policy_version": turn.policy_version,
+    }
 
 
 def _add_messages(connection: Connection, turns: tuple[Turn, ...]) -> list[tuple[str | None, str]]:
@@ -146,10 +187,11 @@ def _add_messages(connection: Connection, turns: tuple[Turn, ...]) -> list[tuple
     return tips
 
 
-def _link_evaluation(
-    connection: Connection, trajectory_id: int, turn_id: int, kernel: Kernel, evaluation: Evaluation
-) -> None:
+def _link(connection: Connection, trajectory_id: int, turn_id: int, turn: Turn) -> None:
     """Tie the turn to the row that the persister wrote for these very facts, or write them."""
+    kernel, evaluation = turn.kernel, turn.evaluation
+    if kernel is None or evaluation is None:
+        return
     evaluations, trajectories = table(EvaluationRow), table(TrajectoryRow)
     run_id, problem_hash = connection.execute(
         select(trajectories.c.run_id, trajectories.c.problem_hash).where(trajectories.c.id == trajectory_id)

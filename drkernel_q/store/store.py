@@ -18,7 +18,7 @@ from drkernel_q.request import Request
 from drkernel_q.store import audit, engine, facts, lesson, record, rollout, schema
 from drkernel_q.store.table import Row, RunRow, table
 from drkernel_q.store.write import add_problems, insert_once
-from drkernel_q.trajectory import Trajectory
+from drkernel_q.trajectory import Trajectory, Turn
 
 
 class StoreStatus(NamedTuple):
@@ -181,6 +181,26 @@ class Store:
         """
         with self.writing() as connection:
             return rollout.add(connection, run, trajectory)
+
+    def open_trajectory(self, run: str, problem_hash: str, number: int) -> Trajectory:
+        """Find the trajectory of this number, from 1, or begin it; return it with the turns stored so far.
+
+        With `add_turn` this is how a rollout goes on where a killed one was: whatever is here is not sampled again.
+
+        Raises:
+            BadInput: its problem is not in the store (`add_problem`), or the number is below 1.
+        """
+        with self.writing() as connection:
+            return rollout.open_(connection, run, problem_hash, number)
+
+    def add_turn(self, run: str, problem_hash: str, number: int, turn: Turn) -> bool:
+        """Store one turn of a trajectory; False when it has that turn already, and then the one that is there stands.
+
+        Raises:
+            BadInput: its problem is not in the store, or the turn has facts about no kernel.
+        """
+        with self.writing() as connection:
+            return rollout.add_turn(connection, run, problem_hash, number, turn)
 
     def trajectories(self, run: str, *, revised: bool = False) -> Iterator[Trajectory]:
         """Read the trajectories of a run, oldest first, one at a time; see `drkernel_q.store.rollout.read`."""

@@ -1,6 +1,9 @@
 """Trajectories and evaluations come back as they went in, and shared texts are stored once."""
 
 import itertools
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -197,3 +200,74 @@ def test_a_run_is_announced_once(store: Store) -> None:
     with store.reading() as connection:
         rows = connection.exec_driver_sql("SELECT name, kind FROM runs ORDER BY name").all()
     assert [tuple(row) for row in rows] == [("early", "eval"), ("late", "train")]
+
+
+@each_example_in_one_store
+@given(written=trajectories(), again=st.integers(0, 3))
+def test_a_trajectory_stored_by_turns_is_one_stored_whole(store: Store, written: Trajectory, again: int) -> None:
+    store.add_problem(SOFTMAX)
+    run = f"run {next(run_numbers)}"
+    assert store.open_trajectory(run, SOFTMAX.hash, 3).turns == ()
+    for turn in written.turns:
+        assert store.add_turn(run, SOFTMAX.hash, 3, turn)
+    for turn in written.turns[:again]:
+        assert not store.add_turn(run, SOFTMAX.hash, 3, turn)
+    assert store.open_trajectory(run, SOFTMAX.hash, 3) == written
+    assert list(store.trajectories(run)) == [written]
+    assert store.add_trajectory(run, written) == 4
+
+
+def test_a_turn_that_is_there_stands(store: Store) -> None:
+    store.add_problem(SOFTMAX)
+    first = a_turn(1, evaluation=an_evaluation(speedup=2.0))
+    assert store.add_turn("r", SOFTMAX.hash, 1, first)
+    assert not store.add_turn("r", SOFTMAX.hash, 1, a_turn(1, kernel="other", evaluation=an_evaluation(speedup=3.0)))
+    assert store.open_trajectory("r", SOFTMAX.hash, 1).turns == (first,)
+    assert store.status().rows["evaluations"] == 1
+
+
+def test_turns_of_many_writers_are_stored_once(store: Store) -> None:
+    store.add_problem(SOFTMAX)
+    turn = a_turn(1, evaluation=an_evaluation(speedup=2.0))
+    with ThreadPoolExecutor(4) as pool:
+        added = list(pool.map(lambda number: store.add_turn("r", SOFTMAX.hash, number % 3 + 1, turn), range(12)))
+    assert added.count(True) == 3
+    assert len(list(store.trajectories("r"))) == 3
+
+
+def test_a_turn_out_of_place_is_refused(store: Store) -> None:
+    with pytest.raises(BadInput, match="add it first"):
+        store.open_trajectory("r", MATMUL.hash, 1)
+    store.add_problem(SOFTMAX)
+    with pytest.raises(BadInput, match="refuses"):
+        store.open_trajectory("r", SOFTMAX.hash, 0)
+    with pytest.raises(BadInput, match="no kernel"):
+        store.add_turn("r", SOFTMAX.hash, 1, Turn(number=1, prompt=(), completion="", evaluation=an_evaluation()))
+    assert store.status().rows["trajectories"] == 0
+    assert store.status().rows["runs"] == 0
+
+
+KILLED = """
+import sys
+from drkernel_q.kernel import Kernel
+from drkernel_q.store import Store
+from drkernel_q.trajectory import Turn
+with Store.open(sys.argv[1]) as store:
+    for number in range(1, 10_000):
+        turn = Turn(number=number, prompt=(), completion=f"answer {number}", kernel=Kernel(source=f"k{number}"))
+        store.add_turn("r", sys.argv[2], 1, turn)
+        print(number, flush=True)
+"""
+
+
+def test_what_a_killed_process_stored_is_there_and_whole(store: Store, store_url: str) -> None:
+    store.add_problem(SOFTMAX)
+    command = [sys.executable, "-c", KILLED, store_url, SOFTMAX.hash]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        told = [int(process.stdout.readline()) for _ in range(5)]
+        process.kill()
+        told += [int(line) for line in process.stdout if line.endswith("\n")]
+    numbers = [turn.number for turn in store.open_trajectory("r", SOFTMAX.hash, 1).turns]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert told[-1] <= numbers[-1] <= told[-1] + 1
