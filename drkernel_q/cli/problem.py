@@ -160,6 +160,38 @@ def audit(names: tuple[str, ...], suites: tuple[str, ...], **options: Any) -> No
     raise SystemExit(asyncio.run(auditing.run(auditing.prepare(names, suites, options))))
 
 
+@command.command("generate")
+@click.option("--seed", type=int, default=0, show_default=True, help="Other problems for another seed.")
+@click.option(
+    "--problems", type=click.IntRange(1, 100_000), default=500, show_default=True, metavar="N", help="How many."
+)
+@click.option("--level", "levels", type=click.IntRange(1, 3), multiple=True, help="Only these; repeatable.")
+@click.option("-o", "--output", "folder", metavar="DIR", type=_path, help="A new folder for the files.")
+@click.option("--solutions", is_flag=True, help="Write the solutions of every quality, too.")
+@click.option("--messages", metavar="FILE", type=_path, help="Write conversations to learn from, as JSON Lines.")
+@click.option("--templates", default="compact", show_default=True, metavar="NAME|DIR", help="What is asked in them.")
+@click.option("--json", "as_json", is_flag=True, help="Write a JSON document of what there is.")
+def generate_problems(levels: tuple[int, ...], as_json: bool, **options: Any) -> None:
+    """Make up problems, with solutions from lazy to fused, from wrong to a decoy; nothing is downloaded.
+
+    Level 1 is chains of elementwise operators, level 2 reductions and normalisations of rows, level 3 products with
+    what comes after them. The same seed gives the same set. One chain in ten is held out: no training problem of any
+    seed has it, and nothing of it is in the messages.
+
+    \b
+    Examples:
+      drkq problem generate --problems 500 -o generated --solutions
+      drkq problem generate --seed 7 --level 1 --problems 2000 --messages train.jsonl
+      drkq eval generated/solutions/l1_0001_*/fused1.py --reference generated/problems/train/level1/l1_0001_*.py
+    """  # noqa: D301 - click wants the backspace character itself
+    from drkernel_q.cli import generating
+
+    if options["folder"] is None and options["messages"] is None:
+        raise click.UsageError("Name a folder by -o, or a file by --messages.")
+    order = generating.Order(levels=levels or (1, 2, 3), **options)
+    generating.run(order, as_json=as_json)
+
+
 def _rows(settings: Settings) -> Iterator[tuple[str, int | None, str, str]]:
     sources = [("added", added_files(settings)), ("built-in", builtin_files())]
     if settings.kernelbench is not None:

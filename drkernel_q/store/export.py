@@ -66,6 +66,19 @@ def write_file(store: Store, name: str, kind: str, path: Path, run: str | None =
         raise BadInput(f"{path} cannot be written: {error.strerror or error}.") from error
 
 
+def write_lines(documents: Iterable[Document], path: Path) -> None:
+    """Write one JSON document a line; the file appears when it is whole.
+
+    Raises:
+        BadInput: the file cannot be written.
+    """
+    try:
+        with _replacing(path) as part, part.open("w", encoding="utf-8", newline="") as file:
+            write_jsonl(documents, file)
+    except OSError as error:
+        raise BadInput(f"{path} cannot be written: {error.strerror or error}.") from error
+
+
 @contextlib.contextmanager
 def _replacing(path: Path) -> Iterator[Path]:
     """Give a file beside `path` that takes its place at the end of the block, and vanishes after an error."""
