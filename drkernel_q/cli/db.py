@@ -156,6 +156,24 @@ def export(form: str, name: str, run: str | None, target: str) -> None:
 
 
 @command.command()
+def datasette() -> None:
+    """Print a configuration for Datasette: every named query as a form, and facets for the tables.
+
+    \b
+    Examples:
+      drkq db datasette > drkq.json
+      datasette "$(drkq db path)" --metadata drkq.json
+    """  # noqa: D301 - click wants the backspace character itself
+    from drkernel_q.errors import BadInput
+    from drkernel_q.store.datasette import configuration
+
+    with _ready_store() as store:
+        if store.path is None:
+            raise BadInput("Datasette reads SQLite; this store is in PostgreSQL.")
+        emit_json(configuration(store.path.stem))
+
+
+@command.command()
 @click.option("--run", help="Only evaluations of the run of this name.")
 @click.option("--since", type=click.DateTime(), metavar="TIME", help="Only what finished at this time (UTC) or later.")
 @click.option(

@@ -52,13 +52,16 @@ def line(request: EvaluationRequest, reply: Reply) -> str:
     if reply.evaluation is None:
         assert reply.failure is not None
         return f"{name}   no verdict ({reply.failure.kind})   {reply.failure.message}"
-    evaluation = reply.evaluation
+    return "   ".join([name, *summary(reply.evaluation), *_age(reply)])
+
+
+def summary(evaluation: Evaluation) -> list[str]:
+    """Return the parts of a line about an evaluation: what it showed, how fast, whose work, and why not."""
     if evaluation.outcome is not Outcome.CORRECT:
-        return "   ".join([name, evaluation.outcome.value, _last_line(evaluation.error), *_age(reply)])
-    parts = [name, "correct" if evaluation.integrity is Integrity.CLEAN else f"correct, {evaluation.integrity.value}"]
+        return [evaluation.outcome.value, _last_line(evaluation.error)]
+    parts = ["correct" if evaluation.integrity is Integrity.CLEAN else f"correct, {evaluation.integrity.value}"]
     parts += _measurements(evaluation)
-    parts += [f"{item.code}: {item.detail}" for item in evaluation.evidence]
-    return "   ".join([*parts, *_age(reply)])
+    return parts + [f"{item.code}: {item.detail}" for item in evaluation.evidence]
 
 
 def _age(reply: Reply) -> list[str]:

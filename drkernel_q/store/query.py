@@ -5,7 +5,6 @@ A text that may be long comes last in a row. Times are of one kind of device whe
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
 from typing import Any, NamedTuple
@@ -14,36 +13,13 @@ from sqlalchemy import CursorResult, text
 
 from drkernel_q.errors import BadInput
 from drkernel_q.store.column import UtcDateTime, escape, unescape
+from drkernel_q.store.named import ANY_PROBLEM, ANY_RUN, LIMIT, RUN, NamedQuery, Parameter, Value
+from drkernel_q.store.run_query import RUN_QUERIES
 from drkernel_q.store.store import Store
 from drkernel_q.store.verdict import JUDGED
 
-Value = str | int | float | None
-
 #: Rows that a driver holds at a time.
 CHUNK = 500
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """A value that a query takes."""
-
-    kind: type[str | int | float]
-    sentence: str
-    default: Value = None
-    required: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class NamedQuery:
-    """A question with a name."""
-
-    name: str
-    sentence: str
-    sql: str
-    """`judged AS evaluations` stands for the evaluations under the verdicts in force (`drkernel_q.store.verdict`)."""
-    parameters: Mapping[str, Parameter]
-    times: tuple[str, ...] = ()
-    """Columns that are times."""
 
 
 class Rows(NamedTuple):
@@ -52,10 +28,6 @@ class Rows(NamedTuple):
     columns: tuple[str, ...]
     rows: Iterator[tuple[Any, ...]]
 
-
-_RUN = Parameter(str, "name of the run", required=True)
-_ANY_RUN = Parameter(str, "name of a run; all of them otherwise")
-_LIMIT = Parameter(int, "rows at most", default=20)
 
 QUERIES = {
     query.name: query
@@ -79,7 +51,7 @@ QUERIES = {
             WHERE place = 1
             ORDER BY problem, device_kind
             """,
-            {"problem": Parameter(str, "name of a problem; all of them otherwise")},
+            {"problem": ANY_PROBLEM},
         ),
         NamedQuery(
             "fast-p",
@@ -115,7 +87,7 @@ QUERIES = {
                        / trajectories AS best_so_far
             FROM by_turn ORDER BY turn
             """,
-            {"run": _RUN, "p": Parameter(float, "speedup to reach", default=1.0)},
+            {"run": RUN, "p": Parameter(float, "speedup to reach", default=1.0)},
         ),
         NamedQuery(
             "rates",
@@ -137,7 +109,7 @@ QUERIES = {
                 WHERE runs.name = :run
             ) AS counted
             """,
-            {"run": _RUN, "lazy_below": Parameter(float, "profile ratio that is lazy below this", 0.3)},
+            {"run": RUN, "lazy_below": Parameter(float, "profile ratio that is lazy below this", 0.3)},
         ),
         NamedQuery(
             "outcomes-by-error",
@@ -150,7 +122,7 @@ QUERIES = {
             ORDER BY evaluations DESC, outcome, error
             LIMIT :limit
             """,
-            {"run": _ANY_RUN, "limit": _LIMIT},
+            {"run": ANY_RUN, "limit": LIMIT},
         ),
         NamedQuery(
             "recent",
@@ -164,7 +136,7 @@ QUERIES = {
             ORDER BY finished_at DESC, evaluations.id DESC
             LIMIT :limit
             """,
-            {"run": _ANY_RUN, "limit": _LIMIT},
+            {"run": ANY_RUN, "limit": LIMIT},
             times=("finished_at",),
         ),
         NamedQuery(
@@ -182,7 +154,7 @@ QUERIES = {
             ORDER BY evaluations.finished_at DESC, evaluations.id DESC
             LIMIT :limit
             """,
-            {"run": _ANY_RUN, "limit": _LIMIT},
+            {"run": ANY_RUN, "limit": LIMIT},
             times=("finished_at",),
         ),
         NamedQuery(
@@ -202,9 +174,9 @@ QUERIES = {
             LIMIT :limit
             """,
             {
-                "run": _ANY_RUN,
-                "problem": Parameter(str, "name of a problem; all of them otherwise"),
-                "limit": _LIMIT,
+                "run": ANY_RUN,
+                "problem": ANY_PROBLEM,
+                "limit": LIMIT,
             },
         ),
         NamedQuery(
@@ -219,7 +191,7 @@ QUERIES = {
             WHERE CAST(:problem AS TEXT) IS NULL OR problems.name = :problem
             ORDER BY problem, device_kind, version
             """,
-            {"problem": Parameter(str, "name of a problem; all of them otherwise")},
+            {"problem": ANY_PROBLEM},
             times=("created_at",),
         ),
         NamedQuery(
@@ -249,11 +221,17 @@ QUERIES = {
             ORDER BY finished_at DESC, attempts.id DESC
             LIMIT :limit
             """,
-            {"limit": _LIMIT},
+            {"limit": LIMIT},
             times=("finished_at",),
         ),
+        *RUN_QUERIES,
     )
 }
+
+
+def in_force(sql: str) -> str:
+    """Return a query's SQL with the evaluations under the verdicts in force."""
+    return sql.replace("judged AS evaluations", f"({JUDGED}) AS evaluations")
 
 
 @contextmanager
@@ -268,12 +246,11 @@ def ask(store: Store, name: str, values: Mapping[str, Value]) -> Iterator[Rows]:
         raise BadInput(f"There is no query `{name}`; there are {', '.join(QUERIES)}.")
     given = _complete(query, values)
     with store.reading() as connection:
-        run = given.get("run")
         known = text("SELECT 1 FROM runs WHERE name = :run")
-        if run is not None and connection.execute(known, {"run": run}).first() is None:
-            raise BadInput(f"There is no run named `{run}`.")
-        sql = query.sql.replace("judged AS evaluations", f"({JUDGED}) AS evaluations")
-        statement = text(sql).columns(**dict.fromkeys(query.times, UtcDateTime()))
+        for run in (given.get("run"), given.get("other")):
+            if run is not None and connection.execute(known, {"run": run}).first() is None:
+                raise BadInput(f"There is no run named `{run}`.")
+        statement = text(in_force(query.sql)).columns(**dict.fromkeys(query.times, UtcDateTime()))
         yield _rows(connection.execute(statement, given, execution_options={"yield_per": CHUNK}))
 
 

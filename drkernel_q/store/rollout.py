@@ -74,6 +74,24 @@ def add_turn(connection: Connection, run: str, problem_hash: str, number: int, t
     return True
 
 
+def read_one(
+    connection: Connection, run: str, problem: str, number: int, *, revised: bool = False
+) -> Trajectory | None:
+    """Read the trajectory of this number for a problem of this name; None when it is not there."""
+    trajectories, runs, problems = table(TrajectoryRow), table(RunRow), table(ProblemRow)
+    row = connection.execute(
+        select(trajectories.c.id, trajectories.c.problem_hash)
+        .join(runs, runs.c.id == trajectories.c.run_id)
+        .join(problems, problems.c.hash == trajectories.c.problem_hash)
+        .where(runs.c.name == run, problems.c.name == problem, trajectories.c.number == number)
+        .order_by(trajectories.c.id.desc())
+    ).first()
+    if row is None:
+        return None
+    turns = tuple(_read_turns(connection, row.id, revised=revised))
+    return Trajectory(problem_hash=row.problem_hash, turns=turns)
+
+
 def read(
     connection: Connection, run: str | None, *, revised: bool = False
 ) -> Iterator[tuple[str, str, int, Trajectory]]:

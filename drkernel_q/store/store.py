@@ -16,6 +16,7 @@ from drkernel_q.lesson import Lesson
 from drkernel_q.problem import Problem
 from drkernel_q.request import Request
 from drkernel_q.store import audit, engine, facts, lesson, record, rollout, schema
+from drkernel_q.store.run import Run, find_run
 from drkernel_q.store.table import Row, RunRow, table
 from drkernel_q.store.write import add_problems, insert_once
 from drkernel_q.trajectory import Trajectory, Turn
@@ -128,6 +129,11 @@ class Store:
             described = unannounced.values(kind=kind, settings=dict(settings))
             return connection.execute(described).rowcount == 1
 
+    def run(self, name: str) -> Run | None:
+        """Find what a run was announced as; None when there is none of this name."""
+        with self.reading() as connection:
+            return find_run(connection, name)
+
     def add_problem(self, problem: Problem) -> None:
         """Store a problem, which its trajectories need."""
         with self.writing() as connection:
@@ -221,6 +227,11 @@ class Store:
         """Read what the training steps of a run, or one of them, made of its turns."""
         with self.reading() as connection:
             return lesson.read(connection, run, step)
+
+    def trajectory(self, run: str, problem: str, number: int, *, revised: bool = False) -> Trajectory | None:
+        """Read one trajectory by the name of its problem and its number; None when it is not there."""
+        with self.reading() as connection:
+            return rollout.read_one(connection, run, problem, number, revised=revised)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:

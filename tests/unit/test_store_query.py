@@ -206,7 +206,7 @@ def test_every_query_says_what_it_answers_and_works_on_an_empty_store(store: Sto
         assert query.sentence.endswith(".")
         required = {name: "r" for name, parameter in query.parameters.items() if parameter.required}
         rows = answers(store, query.name, **required)
-        assert len(rows) == (1 if query.name == "rates" else 0)
+        assert len(rows) == (1 if query.name in {"rates", "runs"} else 0)
         json.dumps(rows)
 
 
@@ -223,3 +223,71 @@ def test_every_query_says_what_it_answers_and_works_on_an_empty_store(store: Sto
 def test_a_question_that_cannot_be_answered(store: Store, name: str, values: dict[str, str], said: str) -> None:
     with pytest.raises(BadInput, match=said), ask(store, name, values):
         pass
+
+
+def test_runs(rollouts: Store) -> None:
+    rollouts.add_run("empty", kind="stts", settings={})
+    found = {row["run"]: row for row in answers(rollouts, "runs")}
+    counts = ("trajectories", "turns", "evaluations", "honest", "rejected", "best")
+    assert [found["r"][name] for name in counts] == [4, 7, 6, 4, 1, 1.5]
+    assert [found["empty"][name] for name in counts] == [0, 0, 0, 0, 0, None]
+    assert [row["run"] for row in answers(rollouts, "runs", kind="stts")] == ["empty"]
+    assert [row["run"] for row in answers(rollouts, "runs", like="another%")] == ["another run"]
+
+
+def test_trajectories(rollouts: Store) -> None:
+    rows = answers(rollouts, "trajectories", run="r")
+    assert [(row["trajectory"], row["turns"], row["honest"], row["rejected"], row["best"]) for row in rows] == [
+        (1, 3, 3, 0, 1.5),
+        (2, 2, 1, 0, 1.2),
+        (3, 1, 0, 1, None),
+        (4, 1, 0, 0, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("filters", "expected"),
+    [
+        ({}, [(1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (3, 1), (4, 1)]),
+        ({"trajectory": 2}, [(2, 1), (2, 2)]),
+        ({"turn": 2}, [(1, 2), (2, 2)]),
+        ({"outcome": "wrong_value"}, [(2, 1)]),
+        ({"integrity": "rejected"}, [(3, 1)]),
+        ({"faster_than": 1.3}, [(1, 2), (1, 3), (3, 1)]),
+        ({"lazier_than": 0.3}, [(1, 2), (3, 1)]),
+        ({"problem": "matmul"}, []),
+    ],
+)
+def test_turns(rollouts: Store, filters: dict[str, Any], expected: list[tuple[int, int]]) -> None:
+    rows = answers(rollouts, "turns", run="r", **filters)
+    assert [(row["trajectory"], row["turn"]) for row in rows] == expected
+
+
+def test_compare(rollouts: Store) -> None:
+    """1.5 [1.35, 1.65] against 2.0 [1.8, 2.2]: the intervals do not meet."""
+    (row,) = answers(rollouts, "compare", run="r", other="another run")
+    assert (row["one"], row["other"], row["change"]) == (1.5, 2.0, "faster")
+    (row,) = answers(rollouts, "compare", run="another run", other="r")
+    assert row["change"] == "slower"
+    (row,) = answers(rollouts, "compare", run="r", other="r")
+    assert row["change"] == "same"
+    with pytest.raises(BadInput, match="no run named `nobody`"):
+        answers(rollouts, "compare", run="r", other="nobody")
+
+
+def test_rates_by_problem_and_step(rollouts: Store) -> None:
+    (row,) = answers(rollouts, "rates-by-problem", run="r")
+    assert (row["problem"], row["evaluations"], row["rejected"], row["lazy"]) == ("softmax", 6, 1, 1)
+    assert row["hack_rate"] == pytest.approx(1 / 6)
+    (row,) = answers(rollouts, "rates-by-step", run="r", lazy_below=0.31)
+    assert (row["step"], row["lazy"], row["lazy_rate"]) == (None, 2, 0.5)
+
+
+def test_evidence(rollouts: Store) -> None:
+    (row,) = answers(rollouts, "evidence", run="r")
+    assert (row["code"], row["weight"], row["evaluations"], row["problems"]) == ("A4", "hard", 1, 1)
+
+
+def test_best_of_run(rollouts: Store) -> None:
+    (row,) = answers(rollouts, "best-of-run", run="r")
+    assert (row["problem"], row["speedup"], row["source"]) == ("softmax", 1.5, "2 1.5")
