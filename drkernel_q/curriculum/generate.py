@@ -2,11 +2,12 @@
 
 import random
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from drkernel_q.curriculum.exercise import Exercise, Quality, Solution, title
 from drkernel_q.curriculum.frame import draw_frame
 from drkernel_q.curriculum.part import Product, Recipe, Reduction, Step, names
-from drkernel_q.curriculum.recipe import LEVELS, corrupted, draw_recipe
+from drkernel_q.curriculum.recipe import LEVELS, corrupted, draw_recipe, reach
 from drkernel_q.curriculum.source import Fault, Frame, Launch, Plan, problem_source, solution_source, torch_source
 from drkernel_q.kernel import Kernel
 from drkernel_q.problem import Problem
@@ -32,6 +33,20 @@ _NAIVE: dict[int, tuple[Launch, ...]] = {
 }
 #: A grid that is cut short must leave something out, at sizes of both kinds.
 _SHORT_BLOCK = 256
+#: Share of the outputs that must depend on what a kernel writes.
+_LEAST_REACH = 0.65
+
+Range = tuple[int, int]
+
+
+class Variants(NamedTuple):
+    """A recipe, and what its solutions make of it."""
+
+    recipe: Recipe
+    wrong: Recipe
+    partial: Range
+    """Parts that the kernel of a partial solution does, from and up to."""
+    lazy: Range
 
 
 def generate(seed: int, count: int, levels: Sequence[int] = LEVELS) -> Iterator[Exercise]:
@@ -50,12 +65,12 @@ def generate(seed: int, count: int, levels: Sequence[int] = LEVELS) -> Iterator[
 def _draw_new(
     draw: random.Random, number: int, level: int, chains: set[tuple[int, tuple[str, ...]]], sources: set[str]
 ) -> Exercise | None:
-    """Draw an exercise; None if its chain or one of its sources was there before, or nothing can be wrong in it."""
+    """Draw an exercise; None if its chain or one of its sources was there before, or not every quality can be had."""
     recipe = draw_recipe(draw, level)
-    wrong = corrupted(draw, recipe)
-    if wrong is None or (level, names(recipe)) in chains:
+    wrong, parts = corrupted(draw, recipe), _parts(draw, recipe)
+    if wrong is None or parts is None or (level, names(recipe)) in chains:
         return None
-    exercise = _exercise(draw, number, level, recipe, wrong)
+    exercise = _exercise(draw, number, level, Variants(recipe, wrong, *parts))
     new = {solution.kernel.source for solution in exercise.solutions}
     if new & sources:
         return None
@@ -64,54 +79,54 @@ def _draw_new(
     return exercise
 
 
-def _exercise(draw: random.Random, number: int, level: int, recipe: Recipe, wrong: Recipe) -> Exercise:
+def _exercise(draw: random.Random, number: int, level: int, variants: Variants) -> Exercise:
+    recipe = variants.recipe
     frame = draw_frame(draw, recipe)
     chain = names(recipe)
     source = problem_source(recipe, frame, title(level, recipe))
     solutions = tuple(
         Solution(quality=quality, kernel=Kernel(source=text, name=f"{quality.value}{place}.py"))
-        for quality, texts in _sources(draw, level, recipe, wrong, frame).items()
+        for quality, texts in _sources(draw, level, variants, frame).items()
         for place, text in enumerate(dict.fromkeys(texts), 1)
     )
     name = f"l{level}_{number:04}_{'_'.join(chain)}"
     return Exercise(level=level, chain=chain, problem=Problem(name=name, source=source), solutions=solutions)
 
 
-def _sources(draw: random.Random, level: int, recipe: Recipe, wrong: Recipe, frame: Frame) -> dict[Quality, list[str]]:
+def _sources(draw: random.Random, level: int, variants: Variants, frame: Frame) -> dict[Quality, list[str]]:
+    recipe = variants.recipe
     first, second = draw.sample(_LAUNCHES[level], 2)
     plain = solution_source(Plan(recipe, launch=first), frame)
-    partial = _partial(draw, recipe)
-    lazy = _lazy(draw, recipe, partial)
     fault = draw.choice(_faults(recipe, frame))
     return {
         Quality.BROKEN: [_broken(draw, plain)],
         Quality.EDGE: [solution_source(Plan(recipe, launch=_faulty(first, fault)), frame)],
-        Quality.WRONG: [solution_source(Plan(wrong, launch=first), frame)],
+        Quality.WRONG: [solution_source(Plan(variants.wrong, launch=first), frame)],
         Quality.FALLBACK: [torch_source(recipe, frame)],
         Quality.DECOY: [torch_source(recipe, frame, draw.choice(("launched", "idle")))],
-        Quality.LAZY: [solution_source(Plan(recipe, *lazy, launch=_LAUNCHES[1][0]), frame)],
-        Quality.PARTIAL: [solution_source(Plan(recipe, *partial, launch=second), frame)],
+        Quality.LAZY: [solution_source(Plan(recipe, *variants.lazy, launch=_LAUNCHES[1][0]), frame)],
+        Quality.PARTIAL: [solution_source(Plan(recipe, *variants.partial, launch=second), frame)],
         Quality.NAIVE: [solution_source(Plan(recipe, launch=draw.choice(_NAIVE[level])), frame)],
         Quality.FUSED: [plain, solution_source(Plan(recipe, launch=second), frame)],
     }
 
 
-def _partial(draw: random.Random, recipe: Recipe) -> tuple[int, int]:
-    """Which parts the kernel of a partial solution does: the whole of what is not elementwise, and not all."""
+def _parts(draw: random.Random, recipe: Recipe) -> tuple[Range, Range] | None:
+    """Which parts the kernel of a partial solution does, and which single step that of a lazy one.
+
+    Most outputs must depend on what a kernel writes, or the judge would doubt it; None where none will do.
+    """
     whole = len(recipe)
-    place = next((place for place, part in enumerate(recipe) if not isinstance(part, Step)), None)
-    if place is None:
-        cut = draw.randint(1, whole - 1)
-        return draw.choice(((0, cut), (cut, whole)))
-    if place + 1 < whole:
-        return 0, draw.randint(place + 1, whole - 1)
-    return draw.randint(1, place), whole
-
-
-def _lazy(draw: random.Random, recipe: Recipe, partial: tuple[int, int]) -> tuple[int, int]:
-    """Which single step the kernel of a lazy solution does."""
+    ranges = [(0, cut) for cut in range(1, whole)] + [(cut, whole) for cut in range(1, whole)]
+    lasting = [each for each in ranges if reach(recipe, each[1]) > _LEAST_REACH]
+    largest = next((place for place, part in enumerate(recipe) if not isinstance(part, Step)), None)
+    telling = [each for each in lasting if largest is None or each[0] <= largest < each[1]]
+    if not lasting:
+        return None
+    chosen = draw.choice(telling or lasting)
     steps = [(place, place + 1) for place, part in enumerate(recipe) if isinstance(part, Step)]
-    return draw.choice([step for step in steps if step != partial])
+    single = [step for step in steps if step != chosen and reach(recipe, step[1]) > _LEAST_REACH]
+    return (chosen, draw.choice(single)) if single else None
 
 
 def _faults(recipe: Recipe, frame: Frame) -> list[Fault]:

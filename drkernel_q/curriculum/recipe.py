@@ -49,7 +49,7 @@ def draw_recipe(draw: random.Random, level: int) -> Recipe:
     }
     for _ in range(_ATTEMPTS):
         recipe = draws[level]()
-        if recipe is not None and is_sound(recipe, sampled()):
+        if recipe is not None and is_sound(recipe):
             return recipe
     raise RuntimeError(f"no recipe of level {level} passed its checks")  # parts were taken away
 
@@ -64,24 +64,38 @@ def sampled() -> Mapping[str, list[float]]:
     return given
 
 
-def is_sound(recipe: Recipe, given: Mapping[str, Values]) -> bool:
+def is_sound(recipe: Recipe) -> bool:
     """Whether outputs vary, stay small, and depend on every step."""
-    result = computed(recipe, given)
-    return (
-        result is not None and _varies(result) and all(_differ(result, computed(r, given)) for r in _left_out(recipe))
-    )
+    result = computed(recipe)
+    return result is not None and _varies(result) and all(_differ(result, computed(r)) for r in _left_out(recipe))
 
 
-def computed(recipe: Recipe, given: Mapping[str, Values]) -> list[float] | None:
-    """Compute a recipe; None where it has no value."""
-    by_row = any(isinstance(part, Reduction) for part in recipe)
-    result = list(given["rows" if by_row else "x"])
+def computed(recipe: Recipe, values: Values | None = None) -> list[float] | None:
+    """Compute a recipe, of what inputs look like if no values are given; None where it has no value."""
+    result = list(values or _inputs(recipe))
     try:
         for part in recipe:
-            result = part.numbers(result, given)
+            result = part.numbers(result, sampled())
     except (ValueError, OverflowError):
         return None
     return result
+
+
+def reach(recipe: Recipe, place: int) -> float:
+    """Share of the outputs that notice when the values before the part at `place` change a little."""
+    values = computed(recipe[:place], _inputs(recipe))
+    if values is None:
+        return 0.0
+    result = computed(recipe[place:], values)
+    other = computed(recipe[place:], [value * 1.01 + 1e-3 for value in values])
+    if result is None or other is None:
+        return 0.0
+    return sum(left != right for left, right in zip(result, other, strict=True)) / len(result)
+
+
+def _inputs(recipe: Recipe) -> Values:
+    by_row = any(isinstance(part, Reduction) for part in recipe)
+    return sampled()["rows" if by_row else "x"]
 
 
 def corrupted(draw: random.Random, recipe: Recipe) -> Recipe | None:
@@ -89,12 +103,11 @@ def corrupted(draw: random.Random, recipe: Recipe) -> Recipe | None:
 
     None where every such change leaves the domain of some part.
     """
-    given = sampled()
-    result = computed(recipe, given)
+    result = computed(recipe)
     changes = [*_other_constants(recipe), *_other_orders(recipe), *_left_out(recipe)]
     draw.shuffle(changes)
     for change in changes:
-        other = computed(change, given)
+        other = computed(change)
         if result and other and len(other) == len(result) and all(map(math.isfinite, other)) and _differ(result, other):
             return change
     return None
