@@ -20,12 +20,15 @@ demo: $(VENV)/.worker
 	@echo
 	@echo 'Next: $(BIN)/drkq --help'
 
+# Two at a time, a file on one of them, since its tests share workers.
+PYTEST := $(BIN)/pytest -n 2 --dist loadfile
+
 test: lint types
-	$(BIN)/pytest
+	$(PYTEST)
 
 # What takes seconds a test is left out.
 fast: $(VENV)/.test
-	$(BIN)/pytest -m 'not slow'
+	$(PYTEST) -m 'not slow and not chaos'
 
 # What kills and breaks services at every stage takes minutes, and is left out of `make test`.
 chaos: $(VENV)/.test

@@ -5,6 +5,7 @@ import errno
 import os
 import platform
 import struct
+import time
 from collections.abc import Iterable
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -19,6 +20,9 @@ CLONE_NEWNS = 0x00020000
 MS_BIND = 0x1000
 MS_REC = 0x4000
 MS_PRIVATE = 1 << 18
+
+#: Kind of the per-process clocks of clock_gettime(2): time on a core, of all threads.
+_CPUCLOCK_SCHED = 2
 
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
 _FS_EXECUTE, _FS_WRITE_FILE, _FS_READ_FILE, _FS_READ_DIR = 1, 2, 4, 8
@@ -170,3 +174,12 @@ def _program() -> bytes:
     lines += [op(_BPF_LOAD, number), op(_BPF_JEQ, _CLONE, 0, 3), op(_BPF_LOAD, first)]
     lines += [op(_BPF_JSET, _CLONE_NEW, 0, 1), op(_BPF_RET, _EPERM), op(_BPF_RET, _ALLOW)]
     return b"".join(lines)
+
+
+def cpu_time_s(pid: int) -> float:
+    """Return the time that all threads of a process were given on a core so far (clock_getcpuclockid(3)).
+
+    Raises:
+        OSError: there is no such process.
+    """
+    return time.clock_gettime((~pid << 3) | _CPUCLOCK_SCHED)

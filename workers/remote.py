@@ -11,7 +11,7 @@ from typing import Any
 
 from drkernel_q.errors import InfrastructureFailure
 from drkernel_q.evaluation import Outcome
-from workers import fault
+from workers import fault, linux
 from workers.wire import SEAL, Channel, WireAbuse, WireClosed, WireTimeout
 from workers.zygote import Child, Zygote
 
@@ -175,6 +175,15 @@ class RemoteCandidate:
             return _sum_over_family(self.child.pid, lambda _: 1) - 1
         except OSError:
             return 0
+
+    def worked_s(self) -> float | None:
+        """Return the time that the process was given on a core so far; None where others may work for it."""
+        if self.child is None or self.children():
+            return None
+        try:
+            return linux.cpu_time_s(self.child.pid)
+        except OSError:
+            return None
 
     def _watch_memory(self) -> None:
         assert self.child is not None

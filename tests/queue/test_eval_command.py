@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.redis]
 
 SLEEPER = "import time, torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        time.sleep(1000)\n"
 #: Longest time for everything that a command started to be gone after it.
-GONE_S = 15.0
+GONE_S = 40.0
 FAST = ("--device", "cpu", "--timing-budget", "0.2")
 
 

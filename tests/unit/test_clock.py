@@ -1,8 +1,13 @@
 """The judge's own clock, over bursts whose times are known."""
 
+import subprocess
+import sys
+import time
+
 import numpy as np
 import pytest
 
+from workers import linux
 from workers.clock import BURSTS, CHECKS, NOISE_MS, REQUEST_MS, read_clock, read_until_agreed
 from workers.measure import Expected
 from workers.stopwatch import Stopwatch
@@ -73,3 +78,23 @@ def test_without_room_for_bursts_there_is_no_clock() -> None:
     candidate = Bursts(1.0)
     candidate.most_calls = 2
     assert read_until_agreed(candidate, Stopwatch("cpu"), "cpu", 1.0) is None
+
+
+def test_a_process_that_waits_is_given_no_time_on_a_core_and_one_that_works_is() -> None:
+    script = "import time; print(flush=True); input(); start = time.process_time()\n"
+    script += "while time.process_time() < start + 0.2: pass\nprint(flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdout.readline()
+        idle = linux.cpu_time_s(process.pid)
+        time.sleep(0.2)
+        assert linux.cpu_time_s(process.pid) == pytest.approx(idle, abs=0.05)
+        process.stdin.write("\n")
+        process.stdout.readline()
+        assert linux.cpu_time_s(process.pid) == pytest.approx(idle + 0.2, abs=0.05)
+        process.stdin.write("\n")
+    with pytest.raises(OSError, match="argument"):
+        linux.cpu_time_s(process.pid)
