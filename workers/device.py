@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from drkernel_q.errors import DeviceBusy, MissingExtra, NoDevice
+from drkernel_q.lock import Lease, cpu_identity, open_lock
 
 
 class Device(NamedTuple):
@@ -44,7 +45,7 @@ def find_device(name: str) -> Device:
         NoDevice: this machine has no such device.
     """
     if re.fullmatch("cpu(:[0-9]+)?", name):
-        return Device(name, f"{socket.gethostname()}-{name.replace(':', '-')}", "cpu (interpreted)", "cpu")
+        return Device(name, cpu_identity(name), "cpu (interpreted)", "cpu")
     if re.fullmatch("cuda:[0-9]+", name):
         return _find_cuda(name, int(name.removeprefix("cuda:")))
     raise NoDevice(f"`{name}` is no device; devices are called cpu or cuda:0, cuda:1 and so on.")
@@ -77,10 +78,7 @@ def lock_device(device: Device, folder: Path) -> IO[str]:
     Raises:
         DeviceBusy: another worker holds it; the message says which process.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    if folder.stat().st_uid == os.getuid():
-        folder.chmod(0o1777)
-    file = _open_lock(folder / f"{device.identity}.lock")
+    file = open_lock(folder, f"{device.identity}.lock")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -94,12 +92,6 @@ def lock_device(device: Device, folder: Path) -> IO[str]:
     return file
 
 
-def _open_lock(path: Path) -> IO[str]:
-    try:
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except PermissionError:
-        # Another user made it. A lock needs no right to write, and in a shared folder O_CREAT is refused for its own.
-        return os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-    if os.fstat(fd).st_uid == os.getuid():
-        os.fchmod(fd, 0o644)  # whatever the umask says
-    return os.fdopen(fd, "r+")
+def device_lease(device: Device, folder: Path) -> Lease:
+    """Open the lease on keeping a device busy, which evaluations share."""
+    return Lease(folder, device.identity if device.type == "cuda" else cpu_identity())

@@ -4,12 +4,14 @@ import os
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
 from celery import Celery, Task
+from celery.exceptions import Reject
 from celery.utils.log import get_task_logger
 
 from drkernel_q.audit import AuditRequest
@@ -18,11 +20,11 @@ from drkernel_q.errors import DeviceQuarantined, UnreliableClock
 from drkernel_q.evaluation import EvaluationRequest, Failure
 from drkernel_q.queue.app import TASKS, queue_names
 from drkernel_q.queue.connection import connect
-from drkernel_q.queue.desk import Answer, Desk, Reaper
+from drkernel_q.queue.desk import PASS_ON_S, Answer, Desk, Reaper
 from drkernel_q.queue.registry import WorkerCard, WorkerState, announce
 from drkernel_q.rules import RULES_VERSION
 from drkernel_q.settings import Settings
-from workers.device import Device, find_device
+from workers.device import Device, device_lease, find_device
 from workers.evaluator import Evaluator, Judged
 from workers.wire import WireClosed, WireTimeout
 
@@ -40,6 +42,7 @@ class Worker:
         self.redis = connect(settings)
         self.desk = Desk(app, self.redis, worker_id, RULES_VERSION)
         self.evaluator = Evaluator(settings, device, self.host)
+        self.lease = device_lease(device, settings.lock_dir)
         self.started_at = _now()
         self._leaving = False
         self._ready = threading.Lock()
@@ -98,6 +101,21 @@ class Worker:
         return answer
 
     @contextmanager
+    def device_to_itself(self) -> Iterator[None]:
+        """Keep whoever trains or generates on the same device from it for the length of a block.
+
+        Raises:
+            Reject: it is in use for that; the request goes back into its queue.
+        """
+        if not self.lease.take(alone=False):
+            time.sleep(PASS_ON_S)
+            raise Reject("the device is in use for training", requeue=True)
+        try:
+            yield
+        finally:
+            self.lease.let_go()
+
+    @contextmanager
     def busy(self, request_id: str) -> Iterator[None]:
         """Show on the card that a request is being worked on, once everything is ready for it."""
         with self._ready:
@@ -114,7 +132,8 @@ def register(app: Celery, worker: Callable[[], Worker]) -> None:
 
         def run(task: Task, payload: dict[str, Any], name: str = name) -> None:
             mine = worker()
-            mine.desk.serve(name, payload, task.request.delivery_info["routing_key"], mine)
+            with mine.device_to_itself():
+                mine.desk.serve(name, payload, task.request.delivery_info["routing_key"], mine)
 
         app.task(name=name, bind=True)(run)
 

@@ -1,7 +1,7 @@
 """What `drkq problem audit` does: from names to requests, through the queue, to lines, documents and a table."""
 
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from drkernel_q.cli.judging import with_clock
 from drkernel_q.cli.output import emit_json, emit_text, progress, say
 from drkernel_q.errors import BadInput, DrkqError
 from drkernel_q.local import join
-from drkernel_q.problem import Problem, find_problem, load_folder, load_suite, parse_override
+from drkernel_q.problem import Problem, find_problems, load_suite, parse_override
 from drkernel_q.queue.client import EvaluationQueue
 from drkernel_q.queue.handle import unwrap_audit
 from drkernel_q.request import Priority
@@ -40,7 +40,7 @@ def prepare(names: tuple[str, ...], suites: tuple[str, ...], options: dict[str, 
     """
     settings = load_settings(device=options["device"], kernelbench=options["kernelbench"])
     overrides = dict(map(parse_override, options["overrides"]))
-    found = [*_named(names, settings), *(each for suite in suites for each in load_suite(suite, settings, say))]
+    found = [*find_problems(names, settings), *(each for suite in suites for each in load_suite(suite, settings, say))]
     resized = [problem.resized(overrides) if overrides else problem for problem in found]
     problems = {problem.hash: problem for problem in resized}
     return Order(
@@ -52,14 +52,6 @@ def prepare(names: tuple[str, ...], suites: tuple[str, ...], options: dict[str, 
         options["as_json"],
         options["target"],
     )
-
-
-def _named(names: Iterable[str], settings: Settings) -> Iterator[Problem]:
-    for name in names:
-        if Path(name).is_dir():
-            yield from load_folder(Path(name))
-        else:
-            yield find_problem(name, settings)
 
 
 async def run(order: Order) -> int:

@@ -12,7 +12,7 @@ from drkernel_q.problem.constant import Constant, parse_override
 from drkernel_q.problem.file import load_folder, load_problem
 from drkernel_q.problem.reference import Problem
 from drkernel_q.problem.row import load_row, problem_from_row
-from drkernel_q.problem.suite import load_suite
+from drkernel_q.problem.suite import find_problems, load_suite
 
 __all__ = [
     "Constant",
@@ -21,6 +21,7 @@ __all__ = [
     "added_folder",
     "builtin_files",
     "find_problem",
+    "find_problems",
     "kernelbench_files",
     "load_folder",
     "load_kernelbench",
