@@ -2,6 +2,7 @@
 
 import contextlib
 import hashlib
+import io
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -55,7 +56,7 @@ def load_model(
     """
     folder = model_folder(spec)
     tokenizer = load_tokenizer(folder)
-    with _quiet():
+    with quiet():
         try:
             loaded: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, output_loading_info=True)
         except _BROKEN as error:
@@ -73,7 +74,7 @@ def load_tokenizer(spec: str | Path) -> PreTrainedTokenizerBase:
         BadModel: it is not there or broken, or has no chat template.
     """
     folder = model_folder(spec)
-    with _quiet():
+    with quiet():
         try:
             tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder)
         except Exception as error:  # tokenizers raises bare Exception
@@ -154,7 +155,7 @@ def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folde
         BadModel: the folder holds something already, or cannot be written.
     """
     try:
-        with _whole(folder) as building, _quiet():
+        with _whole(folder) as building, quiet():
             model.save_pretrained(building)
             tokenizer.save_pretrained(building)
     except OSError as error:
@@ -187,7 +188,7 @@ def _from_hub(name: str) -> str:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     for local in (True, False):
-        with _quiet(), contextlib.suppress(LocalEntryNotFoundError):
+        with quiet(), contextlib.suppress(LocalEntryNotFoundError):
             try:
                 return str(snapshot_download(name, local_files_only=local, allow_patterns=_HUB_FILES))
             except HFValidationError as error:
@@ -207,7 +208,8 @@ def _dequantised(file: Path) -> Path:
     folder = load_settings().cache_dir / "models" / f"{file.stem}-{digest}"
     if folder.is_dir():
         return folder
-    with _quiet():
+    # transformers draws the bar of this whatever it is told.
+    with quiet(), contextlib.redirect_stderr(io.StringIO()):
         try:
             quantised = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name)
             tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
@@ -217,7 +219,8 @@ def _dequantised(file: Path) -> Path:
     # What was loaded stays marked as quantised, and would be taken for it when it is loaded again.
     with contextlib.suppress(AttributeError):
         del config.quantization_config
-    plain = AutoModelForCausalLM.from_config(config, dtype=quantised.dtype)
+    # What a few bits became has no digits that bfloat16 would lose sight of, and takes half the room.
+    plain = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
     plain.load_state_dict(quantised.state_dict())
     plain.generation_config = quantised.generation_config
     save_model(plain, tokenizer, folder)
@@ -232,13 +235,15 @@ def _whole(folder: Path) -> Iterator[Path]:
     try:
         yield building
         building.chmod(0o755)
+        for file in building.iterdir():
+            file.chmod(0o644)  # safetensors lets nobody but the owner read; a server may be another user
         building.rename(folder)  # over an empty folder too
     finally:
         shutil.rmtree(building, ignore_errors=True)
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keep transformers from drawing bars and telling what the caller will be told by an error."""
     verbosity = transformers_logging.get_verbosity()
     bars = transformers_logging.is_progress_bar_enabled()
