@@ -39,7 +39,8 @@ class Sample(Value):
     output_ids: tuple[int, ...] = ()
     """Token ids, the end-of-turn token included if it was drawn; empty where the engine keeps them to itself."""
     logprobs: tuple[float, ...] = ()
-    """Natural log-probability of each output token under the distribution it was drawn from (after temperature)."""
+    """Natural log-probability of each output token under the distribution it was drawn from (after temperature); at
+    temperature 0, under that of temperature 1."""
     finish_reason: Literal["stop", "length"]
     """`stop`: the model ended its turn; `length`: it was cut at `max_new_tokens` or at the end of the context."""
     policy_version: int | None = None
