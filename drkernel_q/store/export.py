@@ -53,7 +53,7 @@ def write_file(store: Store, name: str, kind: str, path: Path, run: str | None =
     """
     chosen = DATASETS[name]
     try:
-        with _replacing(path) as part:
+        with replacing(path) as part:
             if kind == "parquet":
                 write_parquet(chosen.schema, chosen.rows(store, run), part)
                 return
@@ -73,14 +73,14 @@ def write_lines(documents: Iterable[Document], path: Path) -> None:
         BadInput: the file cannot be written.
     """
     try:
-        with _replacing(path) as part, part.open("w", encoding="utf-8", newline="") as file:
+        with replacing(path) as part, part.open("w", encoding="utf-8", newline="") as file:
             write_jsonl(documents, file)
     except OSError as error:
         raise BadInput(f"{path} cannot be written: {error.strerror or error}.") from error
 
 
 @contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path) -> Iterator[Path]:
     """Give a file beside `path` that takes its place at the end of the block, and vanishes after an error."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:

@@ -17,7 +17,7 @@ from drkernel_q.problem import Problem
 from drkernel_q.request import Request
 from drkernel_q.store import audit, engine, facts, lesson, record, rollout, schema
 from drkernel_q.store.run import Run, find_run
-from drkernel_q.store.table import Row, RunRow, table
+from drkernel_q.store.table import ProblemRow, Row, RunRow, table
 from drkernel_q.store.write import add_problems, insert_once
 from drkernel_q.trajectory import Trajectory, Turn
 
@@ -138,6 +138,15 @@ class Store:
         """Store a problem, which its trajectories need."""
         with self.writing() as connection:
             add_problems(connection, [problem])
+
+    def problem(self, problem_hash: str) -> Problem | None:
+        """Find a problem by its hash, under the first name that it came with."""
+        problems = table(ProblemRow).c
+        with self.reading() as connection:
+            row = connection.execute(
+                select(problems.name, problems.source).where(problems.hash == problem_hash)
+            ).first()
+        return None if row is None else Problem(name=row.name, source=row.source)
 
     def record(self, request: Request, reply: Reply) -> bool:
         """Record a reply to its request; False when it told nothing new.
