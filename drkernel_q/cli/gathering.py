@@ -15,9 +15,8 @@ from drkernel_q.corpus.selection import Selection, Tally, select
 from drkernel_q.errors import BadInput, BadProblem
 from drkernel_q.problem import (
     Problem,
-    find_problem,
+    find_problems,
     kernelbench_files,
-    load_folder,
     load_problem,
     problem_from_row,
 )
@@ -70,7 +69,7 @@ def import_conversations(file: Path, run: str, *, as_json: bool) -> None:
     """
     counts: dict[str, int] = {"conversations": 0, "turns": 0, "without a usable reference": 0}
     numbers: dict[str, int] = {}
-    with _store() as store:
+    with Store.open(load_settings().store) as store:
         store.upgrade()
         store.add_run(run, kind="import", settings={"file": file.name})
         for row in read_rows(file):
@@ -95,7 +94,7 @@ def prompts(options: Mapping[str, Any]) -> None:
     """
     settings = load_settings(kernelbench=options["kernelbench"])
     templates = load_templates(options["templates"])
-    rows = [prompt_row(problem, templates) for problem in _named(options["names"], settings)]
+    rows = [prompt_row(problem, templates) for problem in find_problems(options["names"], settings)]
     columns = {
         "prompt": "what is asked",
         "reward_model": "`ground_truth`, the reference that answers are judged against",
@@ -114,7 +113,7 @@ def check(options: Mapping[str, Any]) -> int:
         BadInput: there is nothing to compare, or nothing to compare with.
     """
     settings = load_settings(kernelbench=options["kernelbench"])
-    problems = list(_named(options["names"], settings))
+    problems = find_problems(options["names"], settings)
     if options["run"] is not None:
         with _store() as store:
             _check_run(store, options["run"])
@@ -149,14 +148,6 @@ def _problems(store: Store, trajectories: Iterable[Trajectory]) -> dict[str, Pro
         assert problem is not None, "a trajectory refers to a problem that is stored"
         found[problem_hash] = problem
     return found
-
-
-def _named(names: Sequence[str], settings: Settings) -> Iterator[Problem]:
-    for name in names:
-        if Path(name).is_dir():
-            yield from load_folder(Path(name))
-        else:
-            yield find_problem(name, settings)
 
 
 def _benchmark(settings: Settings, rows: Path | None) -> list[Problem]:

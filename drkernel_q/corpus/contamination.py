@@ -2,7 +2,7 @@
 
 import ast
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from drkernel_q.corpus.normal import normal_form
 from drkernel_q.problem import Problem
@@ -30,19 +30,44 @@ def overlaps(
 
     Only the classes and functions that the model needs are compared: sizes and inputs say little about what is asked.
     """
-    known = [(each.name, _pieces(each.source)) for each in benchmark]
+    known = [(each.name, _Shape.of(each.source)) for each in benchmark]
     found = {}
     for problem in problems:
-        pieces = _pieces(problem.source)
-        nearest = max(((_similarity(pieces, other), name) for name, other in known), default=(0.0, ""))
+        shape = _Shape.of(problem.source)
+        nearest = max(((shape.similarity(other), name) for name, other in known), default=(0.0, ""))
         if nearest[0] >= least:
             found[problem.hash] = Overlap(problem.name, nearest[1], nearest[0])
     return found
 
 
-def _pieces(source: str) -> frozenset[tuple[str, ...]]:
-    words = normal_form(_model(source)).replace("(", " ( ").replace(",", " ").replace(")", " ) ").split()
-    return frozenset(tuple(words[start : start + _PIECE]) for start in range(max(1, len(words) - _PIECE + 1)))
+class _Shape(NamedTuple):
+    """What a reference asks for, without the names and sizes of its own."""
+
+    operators: frozenset[str]
+    """Functions, methods and arithmetic that it uses."""
+    pieces: frozenset[tuple[str, ...]]
+    """Runs of its normal form."""
+
+    @classmethod
+    def of(cls, source: str) -> "_Shape":
+        model = _model(source)
+        words = normal_form(model).replace("(", " ( ").replace(",", " ").replace(")", " ) ").split()
+        pieces = (tuple(words[start : start + _PIECE]) for start in range(max(1, len(words) - _PIECE + 1)))
+        return cls(_operators(model), frozenset(pieces))
+
+    def similarity(self, other: "_Shape") -> float:
+        """Share of pieces in common, less where operators differ: in a short module those are all that is asked."""
+        return _common(self.pieces, other.pieces) * _common(self.operators, other.operators)
+
+
+def _operators(source: str) -> frozenset[str]:
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return frozenset()
+    called = {node.func.attr for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)}
+    arithmetic = {type(node.op).__name__ for node in nodes if isinstance(node, ast.BinOp)}
+    return frozenset((called - {"__init__"}) | arithmetic)
 
 
 def _model(source: str) -> str:
@@ -59,5 +84,5 @@ def _model(source: str) -> str:
     return "\n".join(ast.unparse(node) for node in kept)
 
 
-def _similarity(left: frozenset[tuple[str, ...]], right: frozenset[tuple[str, ...]]) -> float:
-    return len(left & right) / len(left | right)
+def _common(left: frozenset[Any], right: frozenset[Any]) -> float:
+    return len(left & right) / len(left | right) if left | right else 1.0

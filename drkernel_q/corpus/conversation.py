@@ -82,7 +82,7 @@ def _messages(turns: Sequence[Turn]) -> tuple[Message, ...]:
 
 def turns_of(conversation: Conversation) -> tuple[Turn, ...]:
     """Read turns out of a conversation; nothing is known of their kernels but their sources."""
-    turns = []
+    turns: list[Turn] = []
     for place, message in enumerate(conversation.messages):
         if message.role == "assistant":
             number = len(turns) + 1

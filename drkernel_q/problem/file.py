@@ -30,12 +30,12 @@ def load_problem(path: Path, *, name: str | None = None) -> Problem:
 
 
 def load_folder(path: Path) -> list[Problem]:
-    """Load every `.py` file of a folder, sorted as people count (2 before 10).
+    """Load every `.py` file of a folder, or else of its folders `level1` and so on, sorted as people count.
 
     Raises:
         BadProblem: the folder holds no such file, or one that is no reference.
     """
-    files = problem_files(path)
+    files = problem_files(path) or [file for level in sorted(path.glob("level[0-9]*")) for file in problem_files(level)]
     if not files:
         raise BadProblem(f"{path} is no folder with .py files in it.")
     return [load_problem(file) for file in files]
