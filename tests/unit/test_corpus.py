@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drkernel_q.cli import drkq
-from drkernel_q.corpus import FORMS, Selection, from_trajectory, read_rows, select, turns_of, write_rows
 from drkernel_q.corpus.contamination import overlaps
-from drkernel_q.corpus.conversation import conversation_from_row, problem_of
+from drkernel_q.corpus.conversation import conversation_from_row, from_trajectory, problem_of, turns_of
+from drkernel_q.corpus.file import FORMS, read_rows, write_rows
 from drkernel_q.corpus.normal import normal_form
-from drkernel_q.corpus.selection import Tally
+from drkernel_q.corpus.selection import Selection, Tally, select
 from drkernel_q.errors import BadInput
 from drkernel_q.evaluation import Evaluation
 from drkernel_q.kernel import Kernel
