@@ -24,7 +24,7 @@ from transformers.utils import logging as transformers_logging
 
 from drkernel_q.errors import BadModel
 from drkernel_q.settings import load_settings
-from policy.tokenizer import make_tokenizer
+from policy.tokenizer import Pieces, make_tokenizer
 
 Dtype = Literal["auto", "float32", "bfloat16"]
 Size = Literal["tiny", "1.6m", "5m", "20m"]
@@ -110,6 +110,7 @@ def make_model(
     *,
     vocabulary: int = 2048,
     context_tokens: int = 8192,
+    pieces: Pieces = "words",
     seed: int = 0,
 ) -> Path:
     """Make a small Qwen3-shaped model with random weights, and a tokenizer trained on `texts`; save both in `folder`.
@@ -121,7 +122,7 @@ def make_model(
     """
     if folder.exists() and any(folder.iterdir()):
         raise BadModel(f"{folder} is not empty; name another folder for the new model.")
-    tokenizer = make_tokenizer(texts, vocabulary=vocabulary, context_tokens=context_tokens)
+    tokenizer = make_tokenizer(texts, vocabulary=vocabulary, context_tokens=context_tokens, pieces=pieces)
     hidden, layers, heads, kv_heads = SIZES[size]
     config = Qwen3Config(
         vocab_size=len(tokenizer),

@@ -9,6 +9,7 @@ from drkernel_q.cli.output import emit_json, emit_table, emit_text
 
 if TYPE_CHECKING:
     from policy.model import Size
+    from policy.tokenizer import Pieces
 
 _PATH = click.Path(path_type=Path)
 
@@ -45,8 +46,23 @@ def command() -> None:
     show_default=True,
     help="Longest chat, tokens.",
 )
+@click.option(
+    "--pieces",
+    type=click.Choice(["words", "lines"]),
+    default="words",
+    show_default=True,
+    help="What a token is at most; `lines` shortens code that repeats its lines, and so the time to learn it.",
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the weights.")
-def new(folder: Path, size: "Size", files: tuple[Path, ...], vocabulary: int, context_tokens: int, seed: int) -> None:
+def new(
+    folder: Path,
+    size: "Size",
+    files: tuple[Path, ...],
+    vocabulary: int,
+    context_tokens: int,
+    pieces: "Pieces",
+    seed: int,
+) -> None:
     """Make a Qwen3-shaped model with random weights and a tokenizer trained on texts.
 
     The folder is loaded by transformers and vLLM; the same arguments give the same files.
@@ -54,6 +70,7 @@ def new(folder: Path, size: "Size", files: tuple[Path, ...], vocabulary: int, co
     \b
     Examples:
       drkq model new models/small --size 5m --texts curriculum.jsonl
+      drkq model new models/quick --size 1.6m --pieces lines --texts curriculum.jsonl
     """  # noqa: D301 - click wants the backspace character itself
     from policy.model import make_model
     from policy.tokenizer import read_texts
@@ -64,6 +81,7 @@ def new(folder: Path, size: "Size", files: tuple[Path, ...], vocabulary: int, co
         read_texts(files),
         vocabulary=vocabulary,
         context_tokens=context_tokens,
+        pieces=pieces,
         seed=seed,
     )
     emit_text(str(folder))

@@ -31,9 +31,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_model(tmp_path_factory.mktemp("made") / "model", "tiny", TEXTS, vocabulary=400)
 
 
-@pytest.fixture(scope="module")
-def tokenizer() -> PreTrainedTokenizerBase:
-    return make_tokenizer(TEXTS, vocabulary=400)
+@pytest.fixture(scope="module", params=["words", "lines"])
+def tokenizer(request: pytest.FixtureRequest) -> PreTrainedTokenizerBase:
+    return make_tokenizer(TEXTS, vocabulary=400, pieces=request.param)
 
 
 def files(folder: Path) -> dict[str, bytes]:
