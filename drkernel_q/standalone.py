@@ -20,6 +20,8 @@ def _main():
     scope = {{"__name__": "reference"}}
     exec(compile(_REFERENCE, "reference.py", "exec"), scope)
     device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cpu":
+        print("no CUDA device: TRITON_INTERPRET=1 must be set, and a kernel that insists on CUDA tensors will not run")
     torch.manual_seed(0)
     reference = scope["Model"](*scope["get_init_inputs"]()).to(device).eval()
     torch.manual_seed(0)
@@ -89,5 +91,7 @@ def _head(problem: Problem, evaluation: Evaluation, name: str, origin: str) -> l
 
 def _literal(source: str) -> str:
     """Write text as a Python literal, as readable as its characters allow."""
-    plain = '"""' not in source and "\\" not in source and not source.endswith('"')
-    return f'"""\\\n{source.rstrip()}\n"""' if plain else repr(source)
+    for quotes in ('"""', "'''"):
+        if quotes not in source and "\\" not in source and not source.rstrip().endswith(quotes[0]):
+            return f"{quotes}\\\n{source.rstrip()}\n{quotes}"
+    return repr(source)

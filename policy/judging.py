@@ -1,5 +1,6 @@
 """Judge: who turns kernels into facts during a rollout; behind it, the job queue and its workers."""
 
+import copy
 import hashlib
 import logging
 from collections import Counter
@@ -59,11 +60,13 @@ class QueueJudge:
         self._protocol = protocol
         self._priority = priority
         self._deadline_s = deadline_s
+        self._fresh = False
         self._failures: Counter[str] = Counter()
 
     async def evaluate(self, problem: Problem, kernel: Kernel) -> Evaluation | None:
         """Find the facts about a kernel; the queue has tried again, elsewhere too, before this gives None."""
-        name = _digest(self._run, problem.hash, kernel.hash, self._device, self._protocol.model_dump_json())
+        asked = (self._run, problem.hash, kernel.hash, self._device, self._protocol.model_dump_json())
+        name = _digest(*asked, *(["fresh"] if self._fresh else []))
         for tries in range(2):
             try:
                 return await self._ask(problem, kernel, name)
@@ -76,6 +79,13 @@ class QueueJudge:
                 return None
         return None
 
+    def afresh(self) -> "QueueJudge":
+        """Return a judge like this one that has everything measured anew, whatever is known already."""
+        judge = copy.copy(self)
+        judge._fresh = True
+        judge._failures = Counter()
+        return judge
+
     async def _ask(self, problem: Problem, kernel: Kernel, name: str) -> Evaluation:
         request = EvaluationRequest(
             id=_digest(name, str(self._failures[name])),
@@ -85,6 +95,7 @@ class QueueJudge:
             deadline_s=self._deadline_s,
             priority=self._priority,
             run=self._run,
+            fresh=self._fresh,
             submitted_at=datetime.now(UTC).isoformat(),
         )
         return await self._queue.evaluate(request, device=self._device)

@@ -1,7 +1,7 @@
 """Scaling: sequential test-time search, one model refining its kernels for one problem over many turns.
 
-Every turn goes through the rollout's own path and is stored when it is judged, so a search that is killed goes on to the
-same history. What differs from a rollout is the prompt (`policy.context`) and when it ends (`policy.budget`).
+Every turn goes through the rollout's own path and is stored when it is judged, so a search that is killed goes on to
+the same history. What differs from a rollout is the prompt (`policy.context`) and when it ends (`policy.budget`).
 """
 
 import asyncio

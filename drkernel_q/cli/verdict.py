@@ -77,9 +77,9 @@ def _measurements(evaluation: Evaluation) -> list[str]:
             first = timing.baselines[0]
             name = side_name(row.baseline, row.precision)
             over = "" if row is first and row.precision is Precision.REFERENCE else f" over {name}"
-            interval = f"[{_ratio(row.speedup_low)}, {_ratio(row.speedup_high)}]"
+            interval = f"[{ratio(row.speedup_low)}, {ratio(row.speedup_high)}]"
             parts.append(
-                f"{_ratio(row.speedup)}x{over} {interval} ({_ms(timing.candidate_ms)}, was {_ms(row.reference_ms)})"
+                f"{ratio(row.speedup)}x{over} {interval} ({_ms(timing.candidate_ms)}, was {_ms(row.reference_ms)})"
             )
     if evaluation.profile_ratio is not None:
         parts.append(f"{evaluation.profile_ratio:.0%} of the device time is its own")
@@ -92,7 +92,8 @@ def _device(evaluation: Evaluation) -> str:
     return evaluation.device if name.startswith("cpu") else f"{evaluation.device} ({name})"
 
 
-def _ratio(value: float) -> str:
+def ratio(value: float) -> str:
+    """Return a speedup to two digits after the point, or two that count."""
     return f"{value:.2f}" if value >= 0.1 else f"{value:.2g}"  # noqa: PLR2004 - two digits either way
 
 

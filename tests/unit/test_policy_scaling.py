@@ -16,7 +16,7 @@ from policy.context import ranking
 from policy.rollout import next_prompt
 from policy.sampler.protocol import Prompt, Sample, Sampling
 from policy.sampler.scripted import ScriptedSampler
-from policy.scaling import Chain, ScalingConfig, Search, Searched, Step, dialogue
+from policy.scaling import Chain, ScalingConfig, Search, Searched, Step, dialogue, tokens_of
 from tests.rollouts import FakeJudge, a_rollout, answer, by_seed
 from tests.values import SOFTMAX, an_audit, an_evaluation
 
@@ -205,12 +205,10 @@ class Dying(ScriptedSampler):
 
 
 @pytest.mark.parametrize("strategy", ["context", "vanilla"])
-async def test_a_search_that_was_stopped_at_any_turn_goes_on_to_the_same_history(
-    store: Store, tmp_path: object, strategy: str
-) -> None:
+async def test_a_search_that_was_stopped_at_any_turn_goes_on_to_the_same_history(store: Store, strategy: str) -> None:
     config = ScalingConfig(strategy=strategy, window=2, limits=Limits(tokens=60_000))  # type: ignore[arg-type]
     whole, _ = await search(config, turns=6, width=2)
-    for stop in range(0, 12, 3):
+    for stop in range(4):
         with pytest.raises(NoSampler):
             await search(config, Dying(stop), store=store, turns=6, width=2)
     judge = FakeJudge()
@@ -231,8 +229,6 @@ async def test_what_was_spent_before_a_stop_counts(store: Store) -> None:
 
 
 def test_tokens_that_an_engine_keeps_are_estimated() -> None:
-    from policy.scaling import tokens_of
-
     sampler = ScriptedSampler([answer("x = 1")])
     found, _ = asyncio.run(search(sampler=sampler, turns=1))
     turn = found.chains[0].turns[0]
