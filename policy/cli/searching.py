@@ -22,10 +22,10 @@ from drkernel_q.trajectory import Turn
 from policy.budget import Budget, Limits, Prices
 from policy.claim import Claim, claim
 from policy.cli import board
-from policy.cli.naming import open_sampler
 from policy.judging import QueueJudge, open_judge
 from policy.resumption import announce
 from policy.rollout import Rollout, RolloutConfig
+from policy.sampler.factory import open_sampler
 from policy.sampler.protocol import Sampler, Sampling
 from policy.scaling import ScalingConfig, Search, Searched, tokens_of
 
@@ -102,7 +102,7 @@ async def run(order: Order) -> int:
 async def _rollout(order: Order, store: Store) -> AsyncIterator[tuple[Rollout, QueueJudge]]:
     """Open the sampler and the queue."""
     options = order.options
-    sampler = open_sampler(options["model"])
+    sampler = open_sampler(options["model"], context_tokens=options["context_tokens"])
     protocol = Protocol()
     if options["timing_budget_s"] is not None:
         protocol = Protocol(timing_budget_s=options["timing_budget_s"])

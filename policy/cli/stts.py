@@ -12,7 +12,10 @@ _PATH = click.Path(path_type=Path)
 @click.command()
 @click.argument("problems", nargs=-1, required=True, metavar="PROBLEM...")
 @click.option(
-    "--model", required=True, metavar="SPEC", help="Who writes: a folder, a name of the hub, a server, a script."
+    "--model",
+    required=True,
+    metavar="SPEC",
+    help="Who writes: a folder, a GGUF file, a name of the hub, `scripted:FILE`.",
 )
 @click.option("--turns", type=click.IntRange(1), default=8, show_default=True, help="Turns of a chain.")
 @click.option(
@@ -65,7 +68,7 @@ def command(problems: tuple[str, ...], **options: Any) -> None:
     \b
     Examples:
       drkq stts softmax --model runs/rl/model --turns 8
-      drkq stts 1/23 --model openai:gpt-5 --turns 16 --patience 6 --max-cost 2 --price-prompt 1.25 --price-completion 10
+      drkq stts 1/23 --model Qwen/Qwen3-8B --turns 16 --patience 6 --max-tokens 500000
       drkq stts builtin/1 --model runs/rl/model --width 4 --target 1.5 --run search -o best/
       drkq stts softmax --model runs/rl/model --strategy vanilla --json | jq .problems[0].claim
 
