@@ -1,7 +1,7 @@
 """Which sampler a name stands for."""
 
 from pathlib import Path
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from policy.sampler.protocol import Sampler
 
@@ -17,6 +17,12 @@ class SamplerOptions(TypedDict, total=False):
     """Longest prompt and completion together, if shorter than the model's own."""
     version: int | None
     """Training step of its weights."""
+    tokenizer: str | None
+    """Where the tokenizer of served weights is, if not with them."""
+    flags: tuple[str, ...]
+    """Further flags of a vLLM that is started."""
+    prices: tuple[float, float]
+    """What a million tokens read and written cost."""
     latency_s: float
     """How long each answer of a script takes."""
 
@@ -24,21 +30,68 @@ class SamplerOptions(TypedDict, total=False):
 def open_sampler(spec: str | Path, **options: Unpack[SamplerOptions]) -> Sampler:
     """Choose a sampler by a name; it connects or loads when it is entered (`async with`).
 
-    `scripted:copy` or `scripted:FILE` answers by a script (`policy.sampler.scripted`); anything else is a model in this
-    process: a folder, a GGUF file, or a name of the hub.
+    ```
+    scripted:copy, scripted:FILE   answers by a script (policy.sampler.scripted)
+    vllm:MODEL                     a vLLM server that is started for the model
+    http://HOST:PORT[,...]         vLLM servers that run already
+    http://HOST:PORT/v1[#MODEL]    any server with a chat interface like OpenAI's
+    openai:MODEL                   OpenAI
+    anything else                  a model in this process: a folder, a GGUF file, a name of the hub
+    ```
 
     Raises:
         BadModel: there is no such script.
     """
     kind, _, rest = str(spec).partition(":")
-    if kind == "scripted":
-        from policy.sampler.scripted import ScriptedSampler, read_script
+    match kind:
+        case "scripted":
+            return _scripted(rest, options)
+        case "vllm":
+            return _vllm(rest, options)
+        case "openai":
+            return _openai(rest, options)
+        case "http" | "https":
+            return _served(str(spec), options)
+    return _own(str(spec), options)
 
-        script = ScriptedSampler(read_script(rest), name=str(spec), latency_s=options.get("latency_s", 0.0))
-        script.context_tokens = options.get("context_tokens") or script.context_tokens
-        script.policy_version = options.get("version")
-        return script
+
+def _scripted(name: str, options: SamplerOptions) -> Sampler:
+    from policy.sampler.scripted import ScriptedSampler, read_script
+
+    script = ScriptedSampler(read_script(name), name=f"scripted:{name}", latency_s=options.get("latency_s", 0.0))
+    script.context_tokens = options.get("context_tokens") or script.context_tokens
+    script.policy_version = options.get("version")
+    return script
+
+
+def _own(name: str, options: SamplerOptions) -> Sampler:
     from policy.sampler.transformers import TransformersSampler
 
-    chosen = {name: options[name] for name in ("device", "dtype", "context_tokens", "version") if name in options}
-    return TransformersSampler(spec, **chosen)  # type: ignore[arg-type]
+    return TransformersSampler(name, **_chosen(options, "device", "dtype", "context_tokens", "version"))
+
+
+def _vllm(model: str, options: SamplerOptions, urls: tuple[str, ...] = ()) -> Sampler:
+    from policy.sampler.vllm import VllmSampler
+
+    chosen = _chosen(options, "context_tokens", "version", "tokenizer")
+    return VllmSampler(model, urls=urls, options=options.get("flags", ()), **chosen)
+
+
+def _openai(model: str, options: SamplerOptions, url: str | None = None) -> Sampler:
+    from policy.sampler.openai import OpenAISampler
+
+    return OpenAISampler(model, url=url, **_chosen(options, "context_tokens", "prices"))
+
+
+def _served(address: str, options: SamplerOptions) -> Sampler:
+    """A bare address is one of vLLM; one with a path is that of a chat interface."""
+    urls = tuple(url.strip().rstrip("/") for url in address.split(","))
+    if any("/" in url.partition("://")[2] for url in urls):
+        url, _, model = address.partition("#")
+        return _openai(model, options, url)
+    return _vllm("", options, urls)
+
+
+def _chosen(options: SamplerOptions, *names: str) -> dict[str, Any]:
+    given: dict[str, Any] = dict(options)
+    return {name: given[name] for name in names if name in given}

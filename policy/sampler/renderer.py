@@ -1,7 +1,7 @@
 """Renderer: from a chat to token ids by the model's own template, and from output ids to text."""
 
 from collections.abc import Collection, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from drkernel_q.errors import BadModel
 from drkernel_q.trajectory import Message
@@ -11,27 +11,11 @@ from policy.sampler.protocol import Prompt
 _PROBE = "drkq"
 
 
-class Tokenizer(Protocol):
-    """What is used of a transformers tokenizer."""
-
-    eos_token_id: int | None
-    all_special_ids: list[int]
-
-    def apply_chat_template(self, conversation: Any, **options: Any) -> Any:
-        """Render a chat."""
-
-    def decode(self, token_ids: Any, **options: Any) -> Any:
-        """Make text of token ids."""
-
-    def __call__(self, text: Any, **options: Any) -> Any:
-        """Make token ids of text."""
-
-
 class Renderer:
     """Renders chats with the template of a tokenizer."""
 
-    def __init__(self, tokenizer: Tokenizer, *, stop_ids: Collection[int] = ()) -> None:
-        """Use a tokenizer; `stop_ids` end a turn beside those that the template ends one with.
+    def __init__(self, tokenizer: Any, *, stop_ids: Collection[int] = ()) -> None:
+        """Use a tokenizer of transformers; `stop_ids` end a turn beside those that the template ends one with.
 
         Raises:
             BadModel: it has no template that renders a chat.

@@ -1,0 +1,123 @@
+"""A vLLM server that drkq starts, watches, and starts again when it dies."""
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import openai
+
+from drkernel_q.errors import NoSampler
+from drkernel_q.local.process import tether
+from policy.sampler import remote
+
+#: `vllm serve` is missing from some builds; its module is in all of them.
+COMMAND = (sys.executable, "-m", "vllm.entrypoints.openai.api_server")
+#: Log-probabilities of what was drawn, after temperature; and no sampling parameters out of the model's own files,
+#: which would cut the distribution without a word.
+FLAGS = ("--generation-config", "vllm", "--logprobs-mode", "processed_logprobs")
+#: Routes that load weights exist only with this; they have no key, so the server listens on this machine alone.
+ENVIRONMENT = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1"}
+#: Times that a server may die before it is given up.
+MAX_DEATHS = 3
+START_S = 600.0
+_POLL_S = 0.2
+_STOP_S = 20.0
+_LOG_LINES, _LINE_CHARS = 3, 200
+
+
+class VllmServer:
+    """One server as a child process; it ends with this one."""
+
+    def __init__(self, model: str, *, options: Sequence[str] = (), command: Sequence[str] = COMMAND) -> None:
+        """Name a model, and what else `vllm` is to be told; nothing is started yet."""
+        self.port = _free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.deaths = 0
+        self._order = [*command, "--model", model, "--host", "127.0.0.1", "--port", str(self.port), *FLAGS, *options]
+        self._log = Path(tempfile.mkdtemp(prefix="drkq-vllm-")) / "vllm.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._starting = asyncio.Lock()
+
+    async def ensure(self, timeout_s: float = START_S) -> bool:
+        """Start it if it does not run, and wait until it answers; return whether it was started.
+
+        Raises:
+            NoSampler: it ends as soon as it starts, has died too often, or does not answer in time.
+        """
+        async with self._starting:
+            if self._process is not None and self._process.poll() is None:
+                return False
+            if self._process is not None:
+                self._clear(self._process)
+                self.deaths += 1
+            if self.deaths > MAX_DEATHS:
+                raise NoSampler(f"The vLLM server died {self.deaths} times; {self._last_words()}")
+            self._start()
+            await self._healthy(timeout_s)
+            return True
+
+    def stop(self) -> None:
+        """End it, politely at first, and all that it started."""
+        process = self._process
+        if process is None:
+            return
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_STOP_S)
+        self._clear(process)
+
+    def _clear(self, process: "subprocess.Popen[bytes]") -> None:
+        """Kill what is left: engines that outlive their server keep the device's memory."""
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def _start(self) -> None:
+        with self._log.open("ab") as log:
+            try:
+                self._process = subprocess.Popen(
+                    self._order,
+                    env=os.environ | ENVIRONMENT,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    preexec_fn=tether(signal.SIGTERM),  # noqa: PLW1509 - one prctl, no locks
+                )
+            except OSError as error:
+                raise NoSampler(f"The vLLM server cannot be started: {error.strerror}.") from error
+
+    async def _healthy(self, timeout_s: float) -> None:
+        assert self._process is not None
+        deadline = time.monotonic() + timeout_s
+        async with remote.connect(self.url) as client:
+            while time.monotonic() < deadline:
+                if self._process.poll() is not None:
+                    raise NoSampler(f"The vLLM server ended with code {self._process.returncode}; {self._last_words()}")
+                try:
+                    await client.get("/health", cast_to=str)
+                except openai.OpenAIError:
+                    await asyncio.sleep(_POLL_S)
+                else:
+                    return
+        raise NoSampler(f"The vLLM server did not answer within {timeout_s:g} s; {self._last_words()}")
+
+    def _last_words(self) -> str:
+        text = self._log.read_text(errors="replace") if self._log.exists() else ""
+        lines = [line.strip()[:_LINE_CHARS] for line in text.splitlines() if line.strip()]
+        return f"its log ({self._log}) ends: {' | '.join(lines[-_LOG_LINES:]) or 'nothing'}"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
