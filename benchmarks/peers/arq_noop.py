@@ -1,35 +1,48 @@
-"""arq: a worker with one job at a time; both sides look for news every 10 ms, by default it would be every 500."""
+"""A no-op through arq: one worker process, one job at a time."""
 
 import asyncio
-import os
+import subprocess
 import sys
-from typing import Any
+import time
 
 from arq import create_pool
 from arq.connections import RedisSettings
-from arq.worker import Worker
-from measure import measure_all  # type: ignore[import-not-found]
-
-SETTINGS = RedisSettings.from_dsn(os.environ["PEER_URL"])
+from arq.worker import run_worker
+from measure import Rows, measure, settings
 
 
-async def noop(_context: dict[Any, Any]) -> None:
+async def noop(_: dict[str, object]) -> None:
     """Do nothing."""
 
 
-async def ask() -> None:
-    """Await jobs."""
-    pool = await create_pool(SETTINGS)
+async def client(port: int, rows: Rows) -> None:
+    """Await no-ops."""
+    pool = await create_pool(RedisSettings(port=port))
 
-    async def call() -> None:
+    async def one() -> None:
         job = await pool.enqueue_job("noop")
-        await job.result(poll_delay=0.01)
+        assert job is not None
+        await job.result(timeout=60, poll_delay=0.001)
 
-    await measure_all(call)
+    await measure("arq", one, rows)
+    await pool.aclose()
+
+
+def main() -> None:
+    """Serve, or start a server and measure."""
+    port, rows = settings()
+    if sys.argv[1] == "worker":
+        run_worker(
+            {"functions": [noop], "redis_settings": RedisSettings(port=port), "max_jobs": 1, "poll_delay": 0.001}
+        )
+        return
+    worker = subprocess.Popen([sys.executable, __file__, "worker", *sys.argv[2:]], stderr=subprocess.DEVNULL)
+    try:
+        time.sleep(2.0)
+        asyncio.run(client(port, rows))
+    finally:
+        worker.kill()
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "worker":
-        Worker([noop], redis_settings=SETTINGS, max_jobs=1, poll_delay=0.01).run()
-    else:
-        asyncio.run(ask())
+    main()
