@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from drkernel_q.cli.output import emit_json, emit_table, say
 from drkernel_q.curriculum import Exercise, generate
+from drkernel_q.curriculum.climb import write_script
 from drkernel_q.curriculum.conversation import single_turns
 from drkernel_q.curriculum.folder import write_folder
 from drkernel_q.prompt import load_templates
@@ -23,6 +24,8 @@ class Order(NamedTuple):
     solutions: bool
     messages: Path | None
     templates: str
+    script: Path | None
+    turns: int
 
 
 def run(order: Order, *, as_json: bool) -> None:
@@ -38,12 +41,14 @@ def run(order: Order, *, as_json: bool) -> None:
         write_folder(exercises, order.folder, solutions=order.solutions)
     if order.messages is not None:
         write_lines(single_turns(exercises, templates), order.messages)
+    if order.script is not None:
+        write_script(order.script, order.seed, order.problems, order.levels, order.turns)
     document = _summary(order, exercises)
     if as_json:
         emit_json(document)
         return
     emit_table(("level", "problems", "held out", "solutions"), [row.values() for row in document["levels"]])
-    for what, place in (("problems", order.folder), ("messages", order.messages)):
+    for what, place in (("problems", order.folder), ("messages", order.messages), ("script", order.script)):
         if place is not None:
             say(f"{what} in {place}")
 
@@ -60,4 +65,5 @@ def _summary(order: Order, exercises: Sequence[Exercise]) -> dict[str, Any]:
         ],
         "folder": order.folder,
         "messages": order.messages,
+        "script": order.script,
     }

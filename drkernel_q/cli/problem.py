@@ -170,6 +170,10 @@ def audit(names: tuple[str, ...], suites: tuple[str, ...], **options: Any) -> No
 @click.option("--solutions", is_flag=True, help="Write the solutions of every quality, too.")
 @click.option("--messages", metavar="FILE", type=_path, help="Write conversations to learn from, as JSON Lines.")
 @click.option("--templates", default="compact", show_default=True, metavar="NAME|DIR", help="What is asked in them.")
+@click.option("--script", metavar="FILE.py", type=_path, help="Write a script that climbs from bad to good solutions.")
+@click.option(
+    "--turns", type=click.IntRange(1, 9), default=5, show_default=True, metavar="T", help="Turns that it climbs for."
+)
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON document of what there is.")
 def generate_problems(levels: tuple[int, ...], as_json: bool, **options: Any) -> None:
     """Make up problems, with solutions from lazy to fused, from wrong to a decoy; nothing is downloaded.
@@ -183,11 +187,13 @@ def generate_problems(levels: tuple[int, ...], as_json: bool, **options: Any) ->
       drkq problem generate --problems 500 -o generated --solutions
       drkq problem generate --seed 7 --level 1 --problems 2000 --messages train.jsonl
       drkq eval generated/solutions/l1_0001_*/fused1.py --reference generated/problems/train/level1/l1_0001_*.py
+      drkq problem generate --problems 40 -o generated --script climb.py
+      drkq collect --model scripted:climb.py --problems generated/problems/train --run climb --preset small
     """  # noqa: D301 - click wants the backspace character itself
     from drkernel_q.cli import generating
 
-    if options["folder"] is None and options["messages"] is None:
-        raise click.UsageError("Name a folder by -o, or a file by --messages.")
+    if options["folder"] is None and options["messages"] is None and options["script"] is None:
+        raise click.UsageError("Name a folder by -o, or a file by --messages or --script.")
     order = generating.Order(levels=levels or (1, 2, 3), **options)
     generating.run(order, as_json=as_json)
 

@@ -3,10 +3,12 @@
 import ast
 import hashlib
 import json
+import runpy
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner, Result
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 
 from drkernel_q.cli import drkq
 from drkernel_q.curriculum import Exercise, Quality, generate, split
+from drkernel_q.curriculum.climb import Climb
 from drkernel_q.curriculum.folder import load_generated, write_folder
 from drkernel_q.curriculum.operator import OPERATORS
 from drkernel_q.curriculum.part import PRODUCTS, REDUCTIONS
@@ -185,3 +188,39 @@ def test_the_command_wants_somewhere_to_write_to() -> None:
     done = command("--problems", "3")
     assert done.exit_code == 2
     assert "--messages" in done.stderr
+
+
+def climbed(exercise: Exercise, climb: Climb, seed: int) -> list[Quality]:
+    """Qualities of the answers to five turns."""
+    messages = [Message(role="user", content=f"Rewrite this.\n{exercise.problem.source}")]
+    path = []
+    for turn in range(5):
+        answer = climb.answer(messages, seed + turn)
+        kernel = extract_kernel(answer)
+        assert kernel is not None
+        path.append(next(each.quality for each in exercise.solutions if each.kernel.source == kernel.source))
+        messages += [Message(role="assistant", content=answer), Message(role="user", content="Again.")]
+    return path
+
+
+def test_a_climb_gets_better_every_turn_and_ends_with_a_fused_kernel() -> None:
+    climb, order = Climb(few()[:10]), list(Quality)
+    paths = {tuple(climbed(exercise, climb, seed)) for exercise in few()[:10] for seed in range(5)}
+    for path in paths:
+        places = [order.index(quality) for quality in path]
+        assert places == sorted(set(places))
+        assert path[-1] is Quality.FUSED
+    assert len({path[0] for path in paths}) > 1
+    assert climbed(few()[3], climb, 9) == climbed(few()[3], climb, 9)
+    with pytest.raises(BadInput, match="no problem of this curriculum"):
+        climb.answer([Message(role="user", content="softmax")], 1)
+
+
+def test_a_script_answers_about_its_set(tmp_path: Path) -> None:
+    script = tmp_path / "climb.py"
+    assert command("--problems", "3", "--script", str(script), "--turns", "1").exit_code == 0
+    answer = runpy.run_path(str(script))["answer"]
+    prompt = SimpleNamespace(messages=first_turn(few()[2].problem, load_templates("default")))
+    kernel = extract_kernel(answer(prompt, SimpleNamespace(seed=1)))
+    assert kernel is not None
+    assert kernel.source in sources(few()[2], Quality.FUSED)
