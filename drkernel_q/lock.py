@@ -9,7 +9,7 @@ import fcntl
 import os
 import socket
 from pathlib import Path
-from typing import IO
+from typing import IO, Self
 
 
 def open_lock(folder: Path, name: str) -> IO[str]:
@@ -57,3 +57,11 @@ class Lease:
     def close(self) -> None:
         """Let go for good."""
         self._file.close()
+
+    def __enter__(self) -> Self:
+        """Use the lease for the length of a block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()

@@ -37,7 +37,7 @@ SIZES: dict[Size, tuple[int, int, int, int]] = {
     "20m": (384, 11, 6, 2),
 }
 
-_HEAD_DIM = 64
+HEAD_DIM = 64
 _HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 #: What transformers and safetensors raise for a folder or a file that is not what it should be.
 _BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError)
@@ -131,7 +131,7 @@ def make_model(
         num_hidden_layers=layers,
         num_attention_heads=heads,
         num_key_value_heads=kv_heads,
-        head_dim=_HEAD_DIM,
+        head_dim=HEAD_DIM,
         max_position_embeddings=context_tokens,
         tie_word_embeddings=True,
         bos_token_id=None,

@@ -144,10 +144,9 @@ def merged_state(model: "Module") -> "dict[str, Tensor]":
     The model itself stays as it is: merging in place and taking it back would change its last bits. Every rank must
     call this, since shards are gathered by all.
     """
-    inner = _unwrapped(model)
-    adapted = {name: module for name, module in inner.named_modules() if hasattr(module, "get_delta_weight")}
+    adapted = {name: module for name, module in model.named_modules() if hasattr(module, "get_delta_weight")}
     state = {}
-    for name, parameter in inner.named_parameters():
+    for name, parameter in model.named_parameters():
         if ".lora_" in name:
             continue
         tensor = _whole(parameter.detach())
@@ -158,12 +157,6 @@ def merged_state(model: "Module") -> "dict[str, Tensor]":
         plain = name.replace(".base_layer.", ".").removeprefix("base_model.model.")
         state[plain] = tensor.to("cpu", copy=True).contiguous()
     return state
-
-
-def _unwrapped(model: "Module") -> "Module":
-    """The model inside of DistributedDataParallel."""
-    inner = getattr(model, "module", None)
-    return model if inner is None else inner
 
 
 def _active(layer: "Module") -> list[str]:

@@ -36,7 +36,7 @@ def add(connection: Connection, run: str, lessons: Sequence[Lesson]) -> None:
 
 
 def read(connection: Connection, run: str, step: int | None = None) -> list[Lesson]:
-    """Read the lessons of a run, or of one step of it, in the order of their turns."""
+    """Read the lessons of a run, or of one step of it, by step, problem, trajectory and turn."""
     lessons, turns, trajectories = table(LessonRow), table(TurnRow), table(TrajectoryRow)
     statement = _of_run(
         run,
@@ -47,7 +47,8 @@ def read(connection: Connection, run: str, step: int | None = None) -> list[Less
     ).join(lessons, lessons.c.turn_id == turns.c.id)
     if step is not None:
         statement = statement.where(lessons.c.step == step)
-    rows = connection.execute(statement.order_by(lessons.c.step, turns.c.id)).mappings()
+    place = (trajectories.c.problem_hash, trajectories.c.number, turns.c.number)
+    rows = connection.execute(statement.order_by(lessons.c.step, *place)).mappings()
     return [Lesson.model_validate({name: row[name] for name in Lesson.model_fields}) for row in rows]
 
 

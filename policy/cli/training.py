@@ -1,0 +1,175 @@
+"""What `drkq train` does: from options to a configuration and a run, and what people see of it."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from drkernel_q.cli.output import emit_json, emit_jsonl, emit_table, emit_text, say
+from drkernel_q.errors import BadSettings, Cancelled
+from drkernel_q.settings import Settings, load_settings
+from policy.cli.live import Live
+from policy.config import load_config
+from policy.estimate import Memory, Shape, memory, shape_of
+from policy.recipe import TrainConfig
+
+DEFAULT_PRESET = "tiny"
+CONFIG = "config.toml"
+_GIB = 2**30
+
+
+class Order(NamedTuple):
+    """What the command was asked to do."""
+
+    settings: Settings
+    config: TrainConfig
+    folder: Path
+    """Folder of the run; its name is that of the run."""
+    resume: bool
+    as_json: bool
+
+
+def prepare(options: dict[str, Any]) -> Order:
+    """Resolve configuration and run.
+
+    Raises:
+        BadSettings: a setting is wrong, or the run is there already, or is not there to be resumed.
+    """
+    settings = load_settings(device=options["device"])
+    out, name = options["out"], options["run"]
+    folder = _run_folder(out.parent if out else settings.data_dir / "runs", out.name if out else name, options["resume"])
+    return Order(settings, _config(options, folder), folder, options["resume"], options["as_json"])
+
+
+def _run_folder(runs: Path, name: str | None, resume: bool) -> Path:
+    """Find the folder of a run that is to go on, or name one that is not there yet."""
+    if resume:
+        begun = sorted(runs.glob(f"*/{CONFIG}"), key=lambda path: path.stat().st_mtime)
+        found = runs / name / CONFIG if name else (begun[-1] if begun else None)
+        if found is None or not found.exists():
+            raise BadSettings(f"There is no run {f'`{name}` ' if name else ''}in {runs} that could go on.")
+        return found.parent
+    if name is None:
+        taken = {path.name for path in runs.glob("train*")}
+        names = ["train", *(f"train-{number}" for number in range(2, len(taken) + 2))]
+        return runs / next(each for each in names if each not in taken)
+    if (runs / name).exists():
+        raise BadSettings(f"The run `{name}` is there already; go on with --resume, or give another name by --run.")
+    return runs / name
+
+
+def _config(options: dict[str, Any], folder: Path) -> TrainConfig:
+    """Resolve the configuration; a run that goes on has its own, and flags change it."""
+    preset, file = options["preset"], options["file"]
+    if preset is None and file is None:
+        preset, file = (None, folder / CONFIG) if options["resume"] else (DEFAULT_PRESET, None)
+    names = options["problems"]
+    flags = {
+        "model.name": options["model"],
+        "problems.names": names.split(",") if names else None,
+        "steps": options["steps"],
+        "seed": options["seed"],
+        "judge_device": options["device"],
+    }
+    return load_config(TrainConfig, "train", preset, file, options["overrides"], flags)
+
+
+def preview(order: Order) -> None:
+    """Print the resolved configuration, how much a step is, and what memory it will take."""
+    sizes, needed = _sizes(order.config), _memory(order.config)
+    if order.as_json:
+        estimate = None if needed is None else needed._asdict() | {"total": needed.total}
+        config = order.config.model_dump(mode="json")
+        emit_json({"run": order.folder.name, "config": config, "sizes": sizes, "memory_bytes": estimate})
+        return
+    emit_text(to_toml(order.config).rstrip())
+    emit_text("")
+    emit_table(("a step", "at most"), sizes.items())
+    if needed is None:
+        say(f"The shape of the model {order.config.model.name} is not known here, so its memory is not estimated.")
+        return
+    rows = [(name, f"{value / _GIB:.2f} GiB") for name, value in (needed._asdict() | {"total": needed.total}).items()]
+    emit_text("")
+    emit_table(("memory of the trainer", "about"), rows)
+
+
+def _sizes(config: TrainConfig) -> dict[str, int]:
+    trajectories = config.problems.per_step * config.rollout.group_size
+    rows = trajectories * config.rollout.turns
+    longest = config.rollout.context_tokens
+    return {
+        "problems": config.problems.per_step,
+        "trajectories": trajectories,
+        "rows": rows,
+        "tokens of a row": longest,
+        "tokens written": rows * config.rollout.sampling.max_new_tokens,
+        "tokens learned from": rows * longest,
+        "micro-batches": -(-rows * longest // max(config.batch.max_tokens, longest)),
+    }
+
+
+def _memory(config: TrainConfig) -> Memory | None:
+    shape = _new_shape(config) if config.model.name == "new" else shape_of(config.model.name)
+    if shape is None:
+        return None
+    tokens = max(config.batch.max_tokens, config.rollout.context_tokens)
+    return memory(
+        shape,
+        lora_rank=config.lora.rank,
+        half=config.model.dtype == "bfloat16",
+        checkpointing=config.model.gradient_checkpointing,
+        tokens=tokens,
+        logit_tokens=min(config.batch.chunk_tokens, tokens),
+    )
+
+
+def _new_shape(config: TrainConfig) -> Shape:
+    from policy.model import HEAD_DIM, SIZES  # transformers takes seconds to import
+
+    hidden, layers, heads, kv_heads = SIZES[config.model.size]
+    return Shape(hidden, layers, 3 * hidden, heads, kv_heads, HEAD_DIM, config.model.vocabulary, tied=True)
+
+
+def to_toml(config: TrainConfig) -> str:
+    """Write a configuration as a TOML file that gives it again: one line a setting, those that are not set left out."""
+    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in _flat(config.model_dump(mode="json")).items())
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{name}.")
+        elif value is not None:
+            flat[prefix + name] = value
+    return flat
+
+
+async def run(order: Order) -> int:
+    """Train, show what happens, and return the exit code.
+
+    Raises:
+        Cancelled: somebody stopped it; it was saved.
+    """
+    from policy.train import train  # torch and transformers take seconds to import
+
+    order.folder.mkdir(parents=True, exist_ok=True)
+    (order.folder / CONFIG).write_text(to_toml(order.config), encoding="utf-8")
+    with Live(order.config) as live:
+
+        def watch(report: Any) -> None:
+            live.report(report.step, report.metrics)
+            if order.as_json:
+                emit_jsonl([{"step": report.step, **report.metrics}])
+
+        summary = await train(
+            order.config, order.folder, order.settings, resume=order.resume, watch=watch, tell=live.tell, at=live.at
+        )
+    if summary.stopped:
+        raise Cancelled(
+            f"Stopped after step {summary.step} of {order.config.steps}, and saved; "
+            f"go on with `drkq train --resume --run {order.folder.name}`."
+        )
+    if not order.as_json:
+        emit_text(f"{order.folder.name}: {summary.step} steps; the model is in {order.folder / 'model'}")
+    return 0

@@ -1,0 +1,76 @@
+"""Publisher: brings the weights of the learner to whoever samples, behind one method."""
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol
+
+from safetensors.torch import save_file
+
+from policy.learner import Learner
+from policy.weights import Published, WeightFolder
+
+
+class Publisher(Protocol):
+    """Brings weights to samplers; NCCL or IPC would be others of this kind."""
+
+    async def publish(self, version: int) -> None:
+        """Return when every sampler writes with the learner's weights, and calls them this version."""
+
+
+class Reader(Protocol):
+    """A sampler whose weights can be replaced."""
+
+    name: str
+
+    async def load_weights(self, source: Path | None, version: int) -> None:
+        """Load a folder of weights, or take note of a version where they are in place already."""
+
+
+class InProcess:
+    """The sampler computes with the very weights that are trained: a new version is only a new number."""
+
+    def __init__(self, sampler: Reader) -> None:
+        """Take the sampler."""
+        self._sampler = sampler
+
+    async def publish(self, version: int) -> None:
+        """Name the version."""
+        await self._sampler.load_weights(None, version)
+
+
+class SharedFolder:
+    """Samplers load a folder that every machine sees; each acknowledges (`policy.weights`)."""
+
+    def __init__(
+        self, folder: WeightFolder, learner: Learner, readers: Sequence[Reader], *, timeout_s: float = 600.0
+    ) -> None:
+        """Take the folder and who reads it."""
+        self._folder = folder
+        self._learner = learner
+        self._readers = readers
+        self._timeout_s = timeout_s
+
+    async def publish(self, version: int) -> None:
+        """Write the weights, have every reader load them, and remove versions that nobody needs any more.
+
+        Raises:
+            NoSampler: a reader did not load them in time.
+        """
+        state = await asyncio.to_thread(self._learner.lead, "merged_state")
+
+        def write(folder: Path) -> None:
+            save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+            self._learner.model_config.save_pretrained(folder)
+
+        published = await asyncio.to_thread(self._folder.publish, version, write)
+        names = [reader.name for reader in self._readers]
+        async with asyncio.TaskGroup() as group:
+            for reader in self._readers:
+                group.create_task(self._have_loaded(reader, published))
+            group.create_task(self._folder.acknowledged(version, names, self._timeout_s))
+        await asyncio.to_thread(self._folder.clean, names)
+
+    async def _have_loaded(self, reader: Reader, published: Published) -> None:
+        await reader.load_weights(published.folder, published.version)
+        self._folder.acknowledge(published.version, reader.name)
