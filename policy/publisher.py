@@ -65,10 +65,15 @@ class SharedFolder:
 
         published = await asyncio.to_thread(self._folder.publish, version, write)
         names = [reader.name for reader in self._readers]
-        async with asyncio.TaskGroup() as group:
-            for reader in self._readers:
-                group.create_task(self._have_loaded(reader, published))
-            group.create_task(self._folder.acknowledged(version, names, self._timeout_s))
+        loading = [asyncio.create_task(self._have_loaded(reader, published)) for reader in self._readers]
+        try:
+            done, _ = await asyncio.wait(loading, timeout=self._timeout_s, return_when=asyncio.FIRST_EXCEPTION)
+            await asyncio.gather(*done)
+            await self._folder.acknowledged(version, names, timeout_s=0)
+        finally:
+            for task in loading:
+                task.cancel()
+            await asyncio.gather(*loading, return_exceptions=True)
         await asyncio.to_thread(self._folder.clean, names)
 
     async def _have_loaded(self, reader: Reader, published: Published) -> None:

@@ -37,7 +37,9 @@ def prepare(options: dict[str, Any]) -> Order:
     """
     settings = load_settings(device=options["device"])
     out, name = options["out"], options["run"]
-    folder = _run_folder(out.parent if out else settings.data_dir / "runs", out.name if out else name, options["resume"])
+    folder = _run_folder(
+        out.parent if out else settings.data_dir / "runs", out.name if out else name, options["resume"]
+    )
     return Order(settings, _config(options, folder), folder, options["resume"], options["as_json"])
 
 
