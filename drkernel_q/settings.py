@@ -56,6 +56,8 @@ class Settings(BaseSettings):
     """Where compile caches of trusted code live."""
     device: str = "auto"
     """Device when no flag names one: `auto`, `cpu` or `cuda:N`."""
+    recorded: str | None = None
+    """Kind of device, such as `sm_90/NVIDIA H200`, whose recorded facts answer before any device is asked."""
     kernelbench: Path | None = None
     """A checkout of KernelBench, for problems named `1/23`."""
     sandbox: str = Field(default="default", pattern="^(default|strict)$")

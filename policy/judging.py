@@ -124,5 +124,5 @@ async def open_judge(
     """
     device = device or settings.device
     with join(settings, [device], tell) as url:
-        async with EvaluationQueue(url, archive=archive) as queue:
+        async with EvaluationQueue(url, archive=archive, recorded=settings.recorded) as queue:
             yield QueueJudge(queue, run=run, device=device, protocol=protocol)

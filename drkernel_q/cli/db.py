@@ -124,7 +124,7 @@ def query(name: str | None, listing: bool, params: tuple[str, ...], sql: str | N
 @click.option(
     "--table",
     "name",
-    type=click.Choice(["evaluations", "trajectories", "kernels"]),
+    type=click.Choice(["evaluations", "trajectories", "kernels", "facts"]),
     default="evaluations",
     show_default=True,
     help="What to export.",
@@ -132,7 +132,7 @@ def query(name: str | None, listing: bool, params: tuple[str, ...], sql: str | N
 @click.option("--run", help="Only what belongs to the run of this name.")
 @click.option("-o", "--output", "target", required=True, metavar="FILE", help="File to write; - is stdout.")
 def export(form: str, name: str, run: str | None, target: str) -> None:
-    """Write evaluations, trajectories or kernels to a file.
+    """Write evaluations, trajectories or kernels to a file; facts are evaluations that `drkq db import` reads.
 
     \b
     Examples:
@@ -171,6 +171,33 @@ def datasette() -> None:
         if store.path is None:
             raise BadInput("Datasette reads SQLite; this store is in PostgreSQL.")
         emit_json(configuration(store.path.stem))
+
+
+@command.command("import")
+@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+def import_file(file: Path, as_json: bool) -> None:
+    """Read facts that were measured elsewhere, on the device that each of them names; twice is once.
+
+    They answer whoever asks for the same evaluation on such a device. Where none is at hand, name the kind of device
+    by the setting `recorded` (DRKQ_RECORDED): then they answer on every device, and say where they are from.
+
+    \b
+    Examples:
+      drkq db export --format parquet --table facts --run curriculum-facts -o facts.parquet
+      drkq db import facts.parquet
+      DRKQ_RECORDED='sm_90/NVIDIA H200' drkq eval kernel.py --problem softmax --device cpu
+    """  # noqa: D301 - click wants the backspace character itself
+    from drkernel_q.store.fact_file import import_facts
+
+    with _store() as store:
+        store.upgrade()
+        done = import_facts(store, file)
+    if as_json:
+        emit_json(done._asdict())
+        return
+    kinds = ", ".join(done.device_kinds) or "no device"
+    say(f"{done.added} evaluations added, {done.known} were there already; measured on {kinds}.")
 
 
 @command.command()

@@ -94,7 +94,7 @@ async def run(order: Order) -> int:
         join(order.settings, [device], tell) as url,
         readable_store(order.settings) as store,
     ):
-        async with EvaluationQueue(url, archive=store) as queue:
+        async with EvaluationQueue(url, archive=store, recorded=order.settings.recorded) as queue:
             replies = queue.evaluate_many(order.requests, device=device)
             async for reply in with_clock(replies, len(requests), tell, "judging"):
                 request = requests[reply.id]

@@ -7,13 +7,17 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection
 from datetime import UTC, datetime, timedelta
-from typing import Protocol
+from typing import Protocol, TypeVar
 
+from drkernel_q.environment import Conditions
 from drkernel_q.errors import DrkqError
-from drkernel_q.evaluation import Reply
+from drkernel_q.evaluation import EvaluationRequest, Reply
 
 #: An evaluation this young answers a request for the same thing.
 LIFETIME = timedelta(days=7)
+_EVER = datetime(1970, 1, 1, tzinfo=UTC)
+
+Answer = TypeVar("Answer")
 
 log = logging.getLogger(__name__)
 
@@ -27,13 +31,18 @@ class Archive(Protocol):
     def find_content(self, content_keys: Collection[str], since: datetime) -> Reply | None:
         """Find the latest evaluation with one of these keys that finished at `since` or later, and lasts."""
 
+    def conditions(self, device_kind: str) -> Collection[Conditions]:
+        """Find under which conditions evaluations on a kind of device were made."""
+
 
 class Memory:
     """The archive as the client uses it: never in its way, and of no matter when it cannot be read."""
 
-    def __init__(self, archive: Archive | None) -> None:
-        """Use an archive, or none."""
+    def __init__(self, archive: Archive | None, recorded: str | None = None) -> None:
+        """Use an archive, or none; `recorded` is a kind of device whose facts stand for those of any."""
         self._archive = archive
+        self._recorded = recorded
+        self._conditions: Collection[Conditions] | None = None
 
     async def reply(self, request_id: str) -> Reply | None:
         """Find the reply to a request."""
@@ -48,7 +57,20 @@ class Memory:
         since = datetime.now(UTC) - LIFETIME
         return await self._ask(lambda: archive.find_content(content_keys, since))
 
-    async def _ask(self, look: Callable[[], Reply | None]) -> Reply | None:
+    async def recorded(self, request: EvaluationRequest) -> Reply | None:
+        """Find facts about the same kernel, judged in the same way, that were recorded on the device that is named.
+
+        They are of any age: a file of them is kept because that device is not at hand.
+        """
+        archive, kind = self._archive, self._recorded
+        if archive is None or kind is None:
+            return None
+        if self._conditions is None:
+            self._conditions = await self._ask(lambda: archive.conditions(kind))
+        keys = {request.content_key(each) for each in self._conditions or ()}
+        return await self._ask(lambda: archive.find_content(keys, _EVER)) if keys else None
+
+    async def _ask(self, look: Callable[[], Answer | None]) -> Answer | None:
         try:
             return await asyncio.to_thread(look)
         except DrkqError as error:

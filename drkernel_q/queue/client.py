@@ -52,12 +52,14 @@ class EvaluationQueue:
         broker: Settings | str,
         *,
         archive: Archive | None = None,
+        recorded: str | None = None,
         patience: Patience = Patience(),  # noqa: B008 - frozen
         max_depth: int = MAX_DEPTH,
     ) -> None:
         """Name the broker, by settings or by URL; nothing is sent before `async with`.
 
-        An archive, the store, knows replies that the broker has forgotten.
+        An archive, the store, knows replies that the broker has forgotten. Facts in it that were recorded on devices
+        of the kind `recorded` answer whatever device is asked for (docs/decisions/0012).
         """
         self._url = broker_url(broker)
         self._patience = patience
@@ -67,7 +69,7 @@ class EvaluationQueue:
         self._redis = connect_async(self._url)
         self._reader = connect_async(self._url, socket_timeout_s=inbox.SOCKET_TIMEOUT_S)
         self._pending = PendingSet()
-        self._memory = Memory(archive)
+        self._memory = Memory(archive, recorded)
         self._view = View(self._redis, patience)
         self._publisher = Publisher(
             self._redis, self._pending, self._view.depths, stream=self._stream, patience_s=patience.broker_s
@@ -169,7 +171,8 @@ class EvaluationQueue:
             conditions = [card.conditions for card in await self._view.serving(queue)]
             pending.content_keys = tuple(sorted({request.content_key(each) for each in conditions}))
             pending.flight_key = content_hash("flight", queue, str(request.deadline_s), *pending.content_keys)
-            if (reply := await self._memory.evaluation(pending.content_keys)) is not None:
+            reply = await self._memory.recorded(request) or await self._memory.evaluation(pending.content_keys)
+            if reply is not None:
                 known = reply.shared_with(request.id)
                 self._publisher.record(request, known)
                 pending.settle(known)

@@ -106,6 +106,15 @@ _TURN_SCHEMA = pa.schema(
     ]
 )
 
+#: What `drkernel_q.store.fact_file` reads: the sources, and only what somebody measured.
+_FACT_SCHEMA = pa.schema(
+    [
+        *(field for field in _EVALUATION_SCHEMA if field.name not in ("turn_id", "measured_for")),
+        pa.field("problem_source", _TEXT, nullable=False),
+        pa.field("kernel_source", _TEXT, nullable=False),
+    ]
+)
+
 _KERNEL_SCHEMA = pa.schema(
     [
         pa.field("hash", _TEXT, nullable=False),
@@ -144,8 +153,8 @@ def _revise(connection: Connection, rows: list[Document]) -> None:
             row.update(integrity=found.integrity.value, rules_version=found.rules_version, **verdict.speeds(found))
 
 
-def _evaluations(store: Store, run: str | None) -> Iterator[Document]:
-    evaluations, problems, runs = table(EvaluationRow), table(ProblemRow), table(RunRow)
+def _evaluations(store: Store, run: str | None, *, sources: bool = False) -> Iterator[Document]:
+    evaluations, problems, runs, kernels = (table(row) for row in (EvaluationRow, ProblemRow, RunRow, KernelRow))
     statement = (
         select(
             evaluations.c.id,
@@ -156,6 +165,9 @@ def _evaluations(store: Store, run: str | None) -> Iterator[Document]:
         .join(problems, problems.c.hash == evaluations.c.problem_hash)
         .outerjoin(runs, runs.c.id == evaluations.c.run_id)
     )
+    if sources:
+        about = (problems.c.source.label("problem_source"), kernels.c.source.label("kernel_source"))
+        statement = statement.add_columns(*about).join(kernels, kernels.c.hash == evaluations.c.kernel_hash)
     if run is not None:
         statement = statement.where(runs.c.name == run)
     yield from _pages(store, statement, evaluations.c.id, revise=True)
@@ -173,6 +185,19 @@ def _evaluation_rows(store: Store, run: str | None) -> Iterator[Document]:
     for row in _evaluations(store, run):
         protocol = row["protocol"] and json.dumps(row["protocol"])
         yield row | {"protocol": protocol, "document": json.dumps(row["document"])}
+
+
+def _facts(store: Store, run: str | None) -> Iterator[Document]:
+    """Evaluations that another store can answer by: measured for a request, with the sources they are about."""
+    for row in _evaluations(store, run, sources=True):
+        if row["request_id"] is not None and row["protocol"] is not None and row["measured_for"] is None:
+            row |= {"protocol": json.dumps(row["protocol"]), "document": json.dumps(row["document"])}
+            yield {name: row[name] for name in _FACT_SCHEMA.names}
+
+
+def _fact_documents(store: Store, run: str | None) -> Iterator[Document]:
+    for row in _facts(store, run):
+        yield row | {name: row[name] and row[name].isoformat() for name in ("submitted_at", "finished_at")}
 
 
 def _trajectories(store: Store, run: str | None) -> Iterator[tuple[Document, Trajectory]]:
@@ -239,6 +264,12 @@ DATASETS = {
         _TURN_SCHEMA,
         _trajectory_documents,
         _turn_rows,
+    ),
+    "facts": Dataset(
+        "Evaluations with the sources they are about, for `drkq db import`.",
+        _FACT_SCHEMA,
+        _fact_documents,
+        _facts,
     ),
     "kernels": Dataset("Candidate sources by content hash.", _KERNEL_SCHEMA, _kernels, _kernels),
 }

@@ -8,7 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, func, insert, select
 
 from drkernel_q.artefact import Artefacts, unpack
-from drkernel_q.environment import Environment
+from drkernel_q.environment import Conditions, Environment
 from drkernel_q.errors import BadInput
 from drkernel_q.evaluation import Evaluation
 from drkernel_q.store.table import ArtefactRow, EnvironmentRow, EvaluationRow, EvidenceRow, ProfileKernelRow, table
@@ -41,6 +41,24 @@ def add_environments(connection: Connection, environments: list[Environment]) ->
     """Store environments under their hashes."""
     rows = [{"hash": environment_hash(each)} | each.model_dump(mode="json") for each in environments]
     add_missing(connection, EnvironmentRow, rows, key="hash")
+
+
+def conditions(connection: Connection, device_kind: str) -> list[Conditions]:
+    """Find under which conditions evaluations on a kind of device were made."""
+    evaluations, environments = table(EvaluationRow).c, table(EnvironmentRow)
+    names = list(Environment.model_fields)
+    statement = (
+        select(*(environments.c[name] for name in names), evaluations.rules_version)
+        .join(environments, environments.c.hash == evaluations.environment_hash)
+        .where(environments.c.device_kind == device_kind)
+        .distinct()
+    )
+    found = {}
+    for row in connection.execute(statement):
+        environment = Environment.model_validate({name: getattr(row, name) for name in names})
+        made = environment.conditions(row.rules_version)
+        found[made.model_dump_json()] = made
+    return list(found.values())
 
 
 def columns(evaluation: Evaluation) -> dict[str, Any]:

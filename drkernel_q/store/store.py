@@ -10,6 +10,7 @@ from sqlalchemy import URL, Connection, Engine, func, select, text
 
 from drkernel_q.artefact import Artefacts
 from drkernel_q.audit import Audit
+from drkernel_q.environment import Conditions
 from drkernel_q.errors import NoStore, OutdatedStore
 from drkernel_q.evaluation import Reply
 from drkernel_q.lesson import Lesson
@@ -177,6 +178,11 @@ class Store:
         """
         with self.reading() as connection:
             return record.find_content(connection, content_keys, since)
+
+    def conditions(self, device_kind: str) -> list[Conditions]:
+        """Find under which conditions evaluations on a kind of device were made."""
+        with self.reading() as connection:
+            return facts.conditions(connection, device_kind)
 
     def artefacts(self, request_id: str) -> Artefacts | None:
         """Find the raw measurements behind the evaluation of a request; None when none were kept."""

@@ -20,7 +20,7 @@ from drkernel_q.store import Store
 from tests.queue.conftest import Broker, StartWorker, kill_tree, wait_until
 from tests.queue.echo_worker import STARTS
 from tests.queue.requests import echo_request
-from tests.values import a_reply, a_request, an_evaluation
+from tests.values import H200, a_reply, a_request, an_evaluation
 
 pytestmark = pytest.mark.redis
 EAGER = Patience(look_s=0.3, lost_s=0.5)
@@ -261,3 +261,18 @@ async def test_a_store_that_cannot_be_read_is_not_in_the_way(service: Broker) ->
         assert (await queue.evaluate(echo_request("all the same"), timeout_s=5)).stdout == "all the same"
     assert len(shelf.asked) == 1
     assert len(shelf.asked[0]) == 1
+
+
+async def test_facts_recorded_on_a_device_that_is_named_answer_on_any(service: Broker, store: Store) -> None:
+    recorded = a_request("recorded")
+    store.record(recorded, a_reply(recorded, an_evaluation(speedup=2.5)))
+    async with EvaluationQueue(service.url, archive=store, recorded=H200) as queue:
+        request = a_request("recorded")
+        reply = await (await queue.submit(request)).reply(5)
+        assert reply.cached
+        assert reply.measured_for == recorded.id
+        assert reply.evaluation is not None
+        assert (reply.evaluation.environment.device_kind, reply.evaluation.speedup) == (H200, 2.5)
+        judged_here = echo_request("not recorded")
+        assert (await queue.evaluate(judged_here, timeout_s=5)).stdout == "not recorded"
+    assert request.id not in starts(service)
