@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from policy.batch import TurnRow, collate, micro_batches
@@ -108,21 +110,40 @@ def test_an_adapter_is_trained_through_the_scores(qwen: Any) -> None:
     adapted.unload()
 
 
+def averaged(model: TinyModel) -> Scorer:
+    """Whole on every rank, as DDP has it."""
+    return DistributedDataParallel(Scorer(model))  # type: ignore[return-value]
+
+
+def sharded(model: TinyModel) -> Scorer:
+    """In shards, as FSDP2 has it; logits in chunks that the backward pass makes again."""
+    scorer = Scorer(model, chunk_tokens=5)
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for layer in model.decoder.layers:
+        fully_shard(layer, mesh=mesh)
+    fully_shard(scorer, mesh=mesh)
+    return scorer
+
+
 def learn_share(rank: int, ranks: int, folder: str) -> None:
-    """One process of several: its micro-batches of the step, gradients averaged by DDP."""
+    """One process of several: its micro-batches of the step, gradients averaged over the ranks after the last."""
     dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=ranks)
     rows, config = some_rows(7), LossConfig()
-    model = TinyModel()
-    wrapped = DistributedDataParallel(Scorer(model))
-    batches = micro_batches(rows, 30, rank, ranks)
-    for number, batch in enumerate(batches):
-        wrapped.require_backward_grad_sync = number == len(batches) - 1
-        scores = wrapped(batch)
-        part = policy_loss(
-            scores.logprobs, batch.sampler_logprobs, batch, normaliser(rows, config), config, replicas=ranks
-        )
-        part.loss.backward()
-    torch.save(model.flat_gradient(), f"{folder}/{rank}.pt")
+    for wrap in (averaged, sharded):
+        model = TinyModel()
+        scorer: Any = wrap(model)
+        batches = micro_batches(rows, 30, rank, ranks)
+        for number, batch in enumerate(batches, start=1):
+            if wrap is averaged:
+                scorer.require_backward_grad_sync = number == len(batches)
+            else:
+                scorer.set_requires_gradient_sync(number == len(batches))
+            z = normaliser(rows, config)
+            found = policy_loss(scorer(batch).logprobs, batch.sampler_logprobs, batch, z, config, replicas=ranks)
+            found.loss.backward()
+        gradients: list[Any] = [weight.grad for weight in model.parameters()]
+        whole = [each.full_tensor() if wrap is sharded else each for each in gradients]
+        torch.save(torch.cat([each.flatten() for each in whole]), f"{folder}/{wrap.__name__}-{rank}.pt")
     dist.destroy_process_group()
 
 
@@ -131,6 +152,9 @@ def test_two_processes_have_the_gradient_of_one(tmp_path: Path) -> None:
     other.start()
     learn_share(0, 2, str(tmp_path))
     other.join()
+    assert other.exitcode == 0
     expected = gradient(some_rows(7))
-    for rank in range(2):
-        torch.testing.assert_close(torch.load(tmp_path / f"{rank}.pt"), expected, rtol=0, atol=1e-10)
+    for wrap in (averaged, sharded):
+        for rank in range(2):
+            found = torch.load(tmp_path / f"{wrap.__name__}-{rank}.pt")
+            torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
