@@ -27,17 +27,20 @@ from drkernel_q.settings import load_settings
 from policy.tokenizer import Pieces, make_tokenizer
 
 Dtype = Literal["auto", "float32", "bfloat16"]
-Size = Literal["tiny", "1.6m", "5m", "20m"]
+Size = Literal["tiny", "0.9m", "1.6m", "5m", "20m"]
 
-#: Hidden size, layers, heads, heads of keys and values; a head is 64 wide, the MLP three times the hidden size.
-SIZES: dict[Size, tuple[int, int, int, int]] = {
-    "tiny": (64, 2, 1, 1),
-    "1.6m": (128, 7, 2, 1),
-    "5m": (256, 6, 4, 2),
-    "20m": (384, 11, 6, 2),
+#: Hidden size, layers, heads, heads of keys and values, width of a head; the MLP is three times the hidden size.
+SIZES: dict[Size, tuple[int, int, int, int, int]] = {
+    "tiny": (64, 2, 2, 2, 32),
+    "0.9m": (128, 3, 4, 4, 32),
+    "1.6m": (128, 7, 2, 1, 64),
+    "5m": (256, 6, 4, 2, 64),
+    "20m": (384, 11, 6, 2, 64),
 }
 
-HEAD_DIM = 64
+#: Standard deviation of new weights times the square root of the hidden size. The usual 0.02 is for models that are
+#: ten times as wide: a narrow one needed twice the tokens with it (docs/log.md).
+_SPREAD = 0.6
 _HUB_FILES = ["*.json", "*.safetensors", "*.jinja", "*.txt", "*.model"]
 #: What transformers and safetensors raise for a folder or a file that is not what it should be.
 _BROKEN = (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError)
@@ -123,7 +126,7 @@ def make_model(
     if folder.exists() and any(folder.iterdir()):
         raise BadModel(f"{folder} is not empty; name another folder for the new model.")
     tokenizer = make_tokenizer(texts, vocabulary=vocabulary, context_tokens=context_tokens, pieces=pieces)
-    hidden, layers, heads, kv_heads = SIZES[size]
+    hidden, layers, heads, kv_heads, width = SIZES[size]
     config = Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=hidden,
@@ -131,9 +134,10 @@ def make_model(
         num_hidden_layers=layers,
         num_attention_heads=heads,
         num_key_value_heads=kv_heads,
-        head_dim=HEAD_DIM,
+        head_dim=width,
         max_position_embeddings=context_tokens,
         tie_word_embeddings=True,
+        initializer_range=_SPREAD / hidden**0.5,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,

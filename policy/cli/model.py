@@ -23,7 +23,7 @@ def command() -> None:
 @click.argument("folder", metavar="DIR", type=_PATH)
 @click.option(
     "--size",
-    type=click.Choice(["tiny", "1.6m", "5m", "20m"]),
+    type=click.Choice(["tiny", "0.9m", "1.6m", "5m", "20m"]),
     default="5m",
     show_default=True,
     help="Parameters; `tiny` is for trying things out.",
@@ -70,7 +70,7 @@ def new(
     \b
     Examples:
       drkq model new models/small --size 5m --texts curriculum.jsonl
-      drkq model new models/quick --size 1.6m --pieces lines --texts curriculum.jsonl
+      drkq model new models/quick --size 0.9m --pieces lines --texts curriculum.jsonl
     """  # noqa: D301 - click wants the backspace character itself
     from policy.model import make_model
     from policy.tokenizer import read_texts

@@ -126,10 +126,10 @@ def _memory(config: TrainConfig) -> Memory | None:
 
 
 def _new_shape(config: TrainConfig) -> Shape:
-    from policy.model import HEAD_DIM, SIZES  # transformers takes seconds to import
+    from policy.model import SIZES  # transformers takes seconds to import
 
-    hidden, layers, heads, kv_heads = SIZES[config.model.size]
-    return Shape(hidden, layers, 3 * hidden, heads, kv_heads, HEAD_DIM, config.model.vocabulary, tied=True)
+    hidden, layers, heads, kv_heads, width = SIZES[config.model.size]
+    return Shape(hidden, layers, 3 * hidden, heads, kv_heads, width, config.model.vocabulary, tied=True)
 
 
 def to_toml(config: TrainConfig) -> str:

@@ -47,10 +47,10 @@ def test_the_same_seed_makes_the_same_files_and_another_seed_other_weights(made:
     assert {name for name in again if again[name] != other[name]} == {"model.safetensors"}
 
 
-@pytest.mark.parametrize(("size", "parameters"), [("1.6m", 1.6e6), ("5m", 5e6), ("20m", 20e6)])
+@pytest.mark.parametrize(("size", "parameters"), [("0.9m", 0.9e6), ("1.6m", 1.6e6), ("5m", 5e6), ("20m", 20e6)])
 def test_sizes_are_what_they_are_called(size: Size, parameters: float) -> None:
-    hidden, layers, heads, kv_heads = SIZES[size]
-    attention = 64 * hidden * (2 * heads + 2 * kv_heads)
+    hidden, layers, heads, kv_heads, width = SIZES[size]
+    attention = width * hidden * (2 * heads + 2 * kv_heads)
     count = 2048 * hidden + layers * (attention + 9 * hidden * hidden)
     assert count == pytest.approx(parameters, rel=0.06)
 

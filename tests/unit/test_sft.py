@@ -282,7 +282,7 @@ def test_adapters_are_kept_and_merged(folder: Path, tmp_path: Path) -> None:
 
 def test_command_trains_and_says_nothing_that_the_libraries_say(folder: Path, tmp_path: Path) -> None:
     arguments = ["--preset", "tiny", "--model", str(folder / "model"), "--data", str(folder / "data.jsonl")]
-    arguments += ["--device", "cpu", "--steps", "2", "--set", "log_every=1", "--batch", "16"]
+    arguments += ["--device", "cpu", "--steps", "2", "--set", "log_every=1", "--batch", "32"]
     preview = json.loads(CliRunner().invoke(command, [*arguments, "--dry-run", "--json"]).stdout)
     assert (preview["rows"], preview["steps"]) == (23, 2)
     assert preview["learned_of_the_first_row"].endswith(END)
