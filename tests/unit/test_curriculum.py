@@ -23,7 +23,7 @@ from drkernel_q.curriculum.operator import OPERATORS
 from drkernel_q.curriculum.part import PRODUCTS, REDUCTIONS
 from drkernel_q.errors import BadInput, BadProblem
 from drkernel_q.kernel import extract_kernel
-from drkernel_q.problem import load_problem
+from drkernel_q.problem import load_folder, load_problem
 from drkernel_q.problem.source import check_source
 from drkernel_q.prompt import first_turn, load_templates
 from drkernel_q.trajectory import Message
@@ -136,6 +136,8 @@ def test_a_folder_holds_what_was_generated(tmp_path: Path) -> None:
     assert load_generated(tmp_path / "set") == [exercise.problem for exercise in exercises]
     held_out = [exercise.problem for exercise in exercises if exercise.split == "heldout"]
     assert load_generated(tmp_path / "set", "heldout") == held_out
+    train = {exercise.problem.hash for exercise in exercises if exercise.split == "train"}
+    assert {problem.hash for problem in load_folder(tmp_path / "set" / "problems" / "train")} == train
     first = manifest["problems"][0]
     assert load_problem(tmp_path / "set" / first["file"]).hash == first["hash"]
     assert len(list((tmp_path / "set" / "solutions" / first["name"]).glob("*.py"))) == len(first["solutions"])
