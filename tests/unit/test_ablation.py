@@ -157,6 +157,7 @@ def test_without_runs_there_is_nothing_to_compare(file: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.redis
+@pytest.mark.timeout(240)
 def test_runs_are_trained_once(tmp_path: Path, runs: Path) -> None:
     file = tmp_path / "arms.toml"
     file.write_text(
