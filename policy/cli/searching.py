@@ -22,15 +22,14 @@ from drkernel_q.trajectory import Turn
 from policy.budget import Budget, Limits, Prices
 from policy.claim import Claim, claim
 from policy.cli import board
+from policy.cli.writer import rollout_config
 from policy.judging import QueueJudge, open_judge
 from policy.resumption import announce
-from policy.rollout import Rollout, RolloutConfig
+from policy.rollout import Rollout
 from policy.sampler.factory import open_sampler
-from policy.sampler.protocol import Sampler, Sampling
+from policy.sampler.protocol import Sampler
 from policy.scaling import ScalingConfig, Search, Searched, tokens_of
 
-#: Longest answer when nobody says another.
-MAX_NEW_TOKENS = 8192
 #: What may change when a search goes on.
 FREE = ("problems", "device", "scaling.limits", "rollout.turns", "rollout.group_size")
 
@@ -111,7 +110,7 @@ async def _rollout(order: Order, store: Store) -> AsyncIterator[tuple[Rollout, Q
             await stack.enter_async_context(sampler)
             opening = open_judge(order.settings, run=order.run, archive=store, protocol=protocol, tell=tell)
             judge = await stack.enter_async_context(opening)
-        config = _config(options, sampler)
+        config = rollout_config(options, sampler, turns=options["turns"], group_size=options["width"])
         settings = {
             "model": options["model"],
             "problems": [problem.name for problem in order.problems],
@@ -124,18 +123,6 @@ async def _rollout(order: Order, store: Store) -> AsyncIterator[tuple[Rollout, Q
             say(f"The run {order.run} goes on.")
         rollout = Rollout(sampler, judge, config, run=order.run, seed=options["seed"], store=store)
         yield rollout, judge.afresh()
-
-
-def _config(options: dict[str, Any], sampler: Sampler) -> RolloutConfig:
-    context = min(options["context_tokens"] or sampler.context_tokens, sampler.context_tokens)
-    longest = options["max_new_tokens"] or min(MAX_NEW_TOKENS, context // 2)
-    return RolloutConfig(
-        group_size=options["width"],
-        turns=options["turns"],
-        sampling=Sampling(temperature=options["temperature"], max_new_tokens=longest),
-        context_tokens=context,
-        templates=options["templates"],
-    )
 
 
 async def _search_all(
