@@ -201,6 +201,26 @@ RUN_QUERIES = (
         {"run": RUN, "lazy_below": _LAZY},
     ),
     NamedQuery(
+        "lazy-and-fused",
+        "Device time by kernel of the honest kernels of a run with the lowest and with the highest profile ratio.",
+        f"""
+        SELECT problems.name AS problem, ends.profile_ratio, profile_kernels.origin, profile_kernels.device_us,
+               profile_kernels.name
+        FROM (
+            SELECT evaluations.id, evaluations.problem_hash, profile_ratio,
+                   row_number() OVER (ORDER BY profile_ratio, evaluations.id) AS lazy_place,
+                   row_number() OVER (ORDER BY profile_ratio DESC, evaluations.id) AS fused_place
+            FROM judged AS evaluations JOIN runs ON runs.id = evaluations.run_id
+            WHERE runs.name = :run AND {_HONEST} AND profile_ratio IS NOT NULL
+        ) AS ends
+        JOIN problems ON problems.hash = ends.problem_hash
+        JOIN profile_kernels ON profile_kernels.evaluation_id = ends.id
+        WHERE lazy_place = 1 OR fused_place = 1
+        ORDER BY ends.profile_ratio, device_us DESC
+        """,  # noqa: S608 - constants of this file
+        {"run": RUN},
+    ),
+    NamedQuery(
         "evidence",
         "How many evaluations of a run each code of evidence was raised in, and the request of one of them.",
         """
