@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from drkernel_q.errors import BadModel
+from policy.shape import Shape
 
 #: Bytes of a weight, its gradient and AdamW's two moments in fp32.
 TRAINED_BYTES = 16
@@ -23,33 +24,6 @@ KNOWN: dict[str, dict[str, Any]] = {
     "Qwen/Qwen3-14B-Base": _QWEN3
     | {"hidden_size": 5120, "intermediate_size": 17_408, "num_hidden_layers": 40, "num_attention_heads": 40},
 }
-
-
-class Shape(NamedTuple):
-    """Sizes of a Qwen3-shaped model."""
-
-    hidden: int
-    layers: int
-    intermediate: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    vocabulary: int
-    tied: bool
-
-    @property
-    def parameters(self) -> int:
-        """Count the weights, by their shapes."""
-        attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads) + 2 * self.head_dim
-        layer = attention + 3 * self.hidden * self.intermediate + 2 * self.hidden
-        embeddings = self.vocabulary * self.hidden * (1 if self.tied else 2)
-        return embeddings + self.layers * layer + self.hidden
-
-    def adapter_parameters(self, rank: int) -> int:
-        """Count the weights of LoRA adapters of this rank on every linear layer but the last."""
-        query, key = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        sides = 2 * (self.hidden + query) + 2 * (self.hidden + key) + 3 * (self.hidden + self.intermediate)
-        return self.layers * rank * sides
 
 
 class Memory(NamedTuple):

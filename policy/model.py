@@ -24,19 +24,10 @@ from transformers.utils import logging as transformers_logging
 
 from drkernel_q.errors import BadModel
 from drkernel_q.settings import load_settings
+from policy.shape import MLP_RATIO, SIZES, Size
 from policy.tokenizer import Pieces, make_tokenizer
 
 Dtype = Literal["auto", "float32", "bfloat16"]
-Size = Literal["tiny", "0.9m", "1.6m", "5m", "20m"]
-
-#: Hidden size, layers, heads, heads of keys and values, width of a head; the MLP is three times the hidden size.
-SIZES: dict[Size, tuple[int, int, int, int, int]] = {
-    "tiny": (64, 2, 2, 2, 32),
-    "0.9m": (128, 3, 4, 4, 32),
-    "1.6m": (128, 7, 2, 1, 64),
-    "5m": (256, 6, 4, 2, 64),
-    "20m": (384, 11, 6, 2, 64),
-}
 
 #: Standard deviation of new weights times the square root of the hidden size. The usual 0.02 is for models that are
 #: ten times as wide: a narrow one needed twice the tokens with it (docs/log.md).
@@ -130,7 +121,7 @@ def make_model(
     config = Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=hidden,
-        intermediate_size=3 * hidden,
+        intermediate_size=MLP_RATIO * hidden,
         num_hidden_layers=layers,
         num_attention_heads=heads,
         num_key_value_heads=kv_heads,

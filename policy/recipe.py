@@ -11,6 +11,7 @@ from policy.laziness import LazinessConfig
 from policy.loss import LossConfig
 from policy.mismatch import MismatchConfig
 from policy.rollout import RolloutConfig
+from policy.shape import Size
 
 #: What may differ when a run is resumed: how long it goes on, how often it saves, and where it is written about.
 FREE_AT_RESUME = ("steps", "checkpoint", "tracking", "validation", "sampler", "batch.max_tokens")
@@ -24,7 +25,7 @@ class ModelConfig(Value):
 
     name: str = "new"
     """A folder, a GGUF file, a name of the hub; or `new`, which makes a small one with random weights."""
-    size: Literal["tiny", "1.6m", "5m", "20m"] = "tiny"
+    size: Size = "tiny"
     """Size of a new one."""
     vocabulary: Annotated[int, Field(ge=261)] = 2048
     """Tokens of a new one."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator
-from accelerate.utils import InitProcessGroupKwargs, set_seed
+from accelerate.utils import DistributedType, InitProcessGroupKwargs, set_seed
 from safetensors.torch import save_file
 from torch import nn
 from transformers import PreTrainedTokenizerBase
@@ -131,7 +131,11 @@ def assemble(
 
 
 def make_accelerator(config: TrainConfig, folder: Path) -> Accelerator:
-    """Make accelerate's view of devices, ranks and trackers."""
+    """Make accelerate's view of devices, ranks and trackers.
+
+    Raises:
+        BadSettings: weights would be sharded, which checkpoints cannot hold yet.
+    """
     accelerator = Accelerator(
         cpu=not torch.cuda.is_available(),
         mixed_precision="bf16" if config.model.dtype == "bfloat16" else "no",
@@ -139,6 +143,10 @@ def make_accelerator(config: TrainConfig, folder: Path) -> Accelerator:
         project_dir=folder,
         kwargs_handlers=[InitProcessGroupKwargs(timeout=_RANKS_WAIT)],
     )
+    if accelerator.distributed_type not in (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU):
+        raise BadSettings(
+            f"Training by {accelerator.distributed_type.value} is not possible yet; every rank must hold all."
+        )
     set_seed(config.seed)
     return accelerator
 

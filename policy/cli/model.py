@@ -8,7 +8,7 @@ import click
 from drkernel_q.cli.output import emit_json, emit_table, emit_text
 
 if TYPE_CHECKING:
-    from policy.model import Size
+    from policy.shape import Size
     from policy.tokenizer import Pieces
 
 _PATH = click.Path(path_type=Path)

@@ -10,8 +10,9 @@ from drkernel_q.errors import BadSettings, Cancelled
 from drkernel_q.settings import Settings, load_settings
 from policy.cli.live import Live
 from policy.config import load_config
-from policy.estimate import Memory, Shape, memory, shape_of
+from policy.estimate import Memory, memory, shape_of
 from policy.recipe import TrainConfig
+from policy.shape import new_shape
 
 DEFAULT_PRESET = "tiny"
 CONFIG = "config.toml"
@@ -111,7 +112,8 @@ def _sizes(config: TrainConfig) -> dict[str, int]:
 
 
 def _memory(config: TrainConfig) -> Memory | None:
-    shape = _new_shape(config) if config.model.name == "new" else shape_of(config.model.name)
+    new = config.model.name == "new"
+    shape = new_shape(config.model.size, config.model.vocabulary) if new else shape_of(config.model.name)
     if shape is None:
         return None
     tokens = max(config.batch.max_tokens, config.rollout.context_tokens)
@@ -123,13 +125,6 @@ def _memory(config: TrainConfig) -> Memory | None:
         tokens=tokens,
         logit_tokens=min(config.batch.chunk_tokens, tokens),
     )
-
-
-def _new_shape(config: TrainConfig) -> Shape:
-    from policy.model import SIZES  # transformers takes seconds to import
-
-    hidden, layers, heads, kv_heads, width = SIZES[config.model.size]
-    return Shape(hidden, layers, 3 * hidden, heads, kv_heads, width, config.model.vocabulary, tied=True)
 
 
 def to_toml(config: TrainConfig) -> str:

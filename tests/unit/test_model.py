@@ -13,7 +13,8 @@ from transformers import PreTrainedTokenizerBase
 
 from drkernel_q.errors import BadModel
 from policy.cli.model import command
-from policy.model import SIZES, Size, load_model, make_model, model_folder
+from policy.model import load_model, make_model, model_folder
+from policy.shape import SIZES, Size
 from policy.tokenizer import END, make_tokenizer
 from tests.need import ROOT
 
