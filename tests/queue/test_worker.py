@@ -17,6 +17,7 @@ from drkernel_q import __version__
 from drkernel_q.audit import FlagCode
 from drkernel_q.errors import BadProblem, Cancelled
 from drkernel_q.evaluation import Integrity, Outcome, Protocol
+from drkernel_q.lock import Lease, cpu_identity
 from drkernel_q.problem import Problem
 from drkernel_q.queue import keys
 from drkernel_q.queue.app import CHECK, EVALUATE, PROFILE, celery_app
@@ -105,6 +106,21 @@ async def test_it_evaluates(service: Service, queue: EvaluationQueue) -> None:
     assert evaluation.profile_ratio is not None
     assert reply.worker == service.card().id
     assert evaluation.environment.host == socket.gethostname()
+
+
+async def test_an_evaluation_waits_while_somebody_trains_on_the_device(
+    service: Service, queue: EvaluationQueue
+) -> None:
+    with Lease(Path(service.environment["DRKQ_LOCK_DIR"]), cpu_identity()) as lease:
+        assert lease.take(alone=True)
+        handle = await queue.submit(softmax_request(protocol=CORRECTNESS))
+        await asyncio.sleep(1)
+        assert not handle.done()
+        assert service.card().state is WorkerState.IDLE
+        lease.let_go()
+        reply = await handle
+        await until(lambda: lease.take(alone=True), "it lets go of the device after its reply")
+    assert (reply.attempt, reply.failure) == (1, None)
 
 
 async def test_each_task_takes_its_stages(queue: EvaluationQueue) -> None:
