@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from drkernel_q.evaluation import Protocol
 from drkernel_q.reward import RewardConfig
 from drkernel_q.value import Value
 from policy.advantage import AdvantageConfig
@@ -125,6 +126,8 @@ class TrainConfig(Value):
     """Whether sampler, workers and trainer use one device, and must take turns."""
     judge_device: str = "auto"
     """Where kernels are judged: `auto`, `cpu`, `cuda` or `cuda:N`."""
+    protocol: Protocol = Protocol()
+    """How kernels are judged: trials, baselines, precision, time for timing."""
     model: ModelConfig = ModelConfig()
     lora: LoraConfig = LoraConfig()
     problems: ProblemConfig = ProblemConfig()

@@ -73,7 +73,14 @@ async def train(
             store.add_run(folder.name, kind="train", settings=config.model_dump(mode="json"))
             async with (
                 make_sampler(config, folder, learner, tokenizer) as sampler,
-                open_judge(settings, run=folder.name, archive=store, device=config.judge_device, tell=tell) as judge,
+                open_judge(
+                    settings,
+                    run=folder.name,
+                    archive=store,
+                    device=config.judge_device,
+                    protocol=config.protocol,
+                    tell=tell,
+                ) as judge,
             ):
                 trainer = assemble(
                     config,

@@ -1,10 +1,15 @@
 """What people see of a run: one line a step, and a view on a terminal that needs no other numbers."""
 
 import io
+import json
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 from rich.console import Console
 
+from drkernel_q.cli import drkq
+from drkernel_q.settings import load_settings
 from policy.cli.live import Live, line
 from policy.cli.training import to_toml
 from policy.config import load_config, presets
@@ -69,3 +74,24 @@ def test_the_article_s_numbers_are_in_its_presets() -> None:
             3.0,
             "trloo",
         )
+
+
+def test_a_run_is_named_found_again_or_refused(tmp_path: Path) -> None:
+    def shown(*arguments: str) -> Result:
+        return CliRunner().invoke(drkq, ["train", "--dry-run", "--json", "--steps", "1", *arguments])
+
+    assert json.loads(shown().stdout)["run"] == "train"
+    folder = load_settings().data_dir / "runs" / "train"
+    folder.mkdir(parents=True)
+    assert json.loads(shown().stdout)["run"] == "train-2"
+    assert (shown("--resume").exit_code, shown("--resume", "--run", "x").exit_code) == (78, 78)
+    (folder / "config.toml").write_text(to_toml(a_config(seed=7)))
+    resumed = json.loads(shown("--resume", "--seed", "8").stdout)
+    assert (resumed["run"], resumed["config"]["seed"], resumed["config"]["steps"]) == ("train", 8, 1)
+    taken = shown("--run", "train")
+    assert taken.exit_code == 78
+    assert "go on with --resume" in taken.stderr
+    assert json.loads(shown("--out", str(tmp_path / "mine")).stdout)["run"] == "mine"
+    wrong = shown("--set", "mismatch.bta=2")
+    assert wrong.exit_code == 78
+    assert "did you mean `mismatch.beta`?" in wrong.stderr
