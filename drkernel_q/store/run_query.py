@@ -201,6 +201,22 @@ RUN_QUERIES = (
         {"run": RUN, "lazy_below": _LAZY},
     ),
     NamedQuery(
+        "lessons",
+        "What each step of a training run made of its turns: how many, their mean reward, and what was rejected.",
+        """
+        SELECT step, count(*) AS turns, count(reward) AS rewarded, avg(reward) AS reward,
+               count(CASE WHEN mismatch = 'kept' THEN 1 END) AS matched,
+               count(keep_probability) AS drawn, count(CASE WHEN lazy THEN 1 END) AS lazy,
+               count(CASE WHEN advantage IS NOT NULL AND mismatch = 'kept' AND NOT lazy THEN 1 END) AS learned
+        FROM lessons JOIN turns ON turns.id = lessons.turn_id
+        JOIN trajectories ON trajectories.id = turns.trajectory_id
+        JOIN runs ON runs.id = trajectories.run_id
+        WHERE runs.name = :run GROUP BY step
+        ORDER BY step
+        """,
+        {"run": RUN},
+    ),
+    NamedQuery(
         "lazy-and-fused",
         "Device time by kernel of the honest kernels of a run with the lowest and with the highest profile ratio.",
         f"""

@@ -6,6 +6,7 @@ from pydantic import ValidationError
 from drkernel_q.errors import BadInput
 from drkernel_q.lesson import Lesson
 from drkernel_q.store import Store
+from drkernel_q.store.query import ask
 from drkernel_q.trajectory import Message, Trajectory, Turn
 from tests.values import MATMUL, SOFTMAX
 
@@ -55,6 +56,21 @@ def test_a_later_lesson_takes_the_place_of_an_earlier_one(filled: Store) -> None
     filled.add_lessons("run", [a_lesson(), a_lesson(2)])
     filled.add_lessons("run", [a_lesson(reward=1.0)])
     assert filled.lessons("run") == [a_lesson(reward=1.0), a_lesson(2)]
+
+
+def test_steps_are_asked_for_by_name(filled: Store) -> None:
+    lost = a_lesson(2, mismatch="kept")
+    learned = a_lesson(reward=3.0, advantage=1.0, mismatch="kept", keep_probability=1.0, draw=0.5)
+    lazy = a_lesson(
+        problem_hash=MATMUL.hash, reward=1.0, advantage=1.0, mismatch="kept", keep_probability=0.1, draw=0.5, lazy=True
+    )
+    vetoed = a_lesson(2, problem_hash=MATMUL.hash, step=2, reward=0.0, advantage=0.0, mismatch="veto")
+    filled.add_lessons("run", [lost, learned, lazy, vetoed])
+    with ask(filled, "lessons", {"run": "run"}) as answer:
+        rows = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
+    first = {"step": 1, "turns": 3, "rewarded": 2, "reward": 2.0, "matched": 3, "drawn": 2, "lazy": 1, "learned": 1}
+    second = {"step": 2, "turns": 1, "rewarded": 1, "reward": 0.0, "matched": 0, "drawn": 0, "lazy": 0, "learned": 0}
+    assert rows == [first, second]
 
 
 def test_no_lessons_are_no_statement(filled: Store) -> None:
