@@ -58,8 +58,8 @@ def page(facts: Facts) -> str:
 def figures(facts: Facts) -> dict[str, str]:
     """Return each figure as SVG, by its title; what there are no numbers for is left out."""
     found = {
-        "Fast@p by turn": _by_turn(facts.by_turn, "fast_p"),
-        "Fast@p, best so far": _by_turn(facts.by_turn, "best_so_far"),
+        "Fast@p by turn": _by_turn("Fast@p by turn", facts.by_turn, "fast_p"),
+        "Fast@p, best so far": _by_turn("Fast@p, best so far", facts.by_turn, "best_so_far"),
         "Hacks and laziness by step": lines(
             "Hacks and laziness by step",
             "step",
@@ -77,9 +77,9 @@ def figures(facts: Facts) -> dict[str, str]:
     return {title: svg for title, svg in found.items() if svg}
 
 
-def _by_turn(by_turn: Mapping[float, Rows], name: str) -> str:
+def _by_turn(title: str, by_turn: Mapping[float, Rows], name: str) -> str:
     series = {f"Fast@{p:g}": _points(rows, "turn", name) for p, rows in by_turn.items()}
-    return lines("Fast@p by turn", "turn", series, percent=True)
+    return lines(title, "turn", series, percent=True)
 
 
 def _points(rows: Rows, x: str, y: str) -> list[tuple[float, float]]:

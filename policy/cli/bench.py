@@ -11,7 +11,9 @@ _PATH = click.Path(path_type=Path)
 
 @click.command()
 @click.argument("problems", nargs=-1, required=True, metavar="SUITE...")
-@click.option("--model", metavar="SPEC", help="Who writes: a folder, a GGUF file, a name of the hub, `scripted:FILE`.")
+@click.option(
+    "--model", metavar="SPEC", help="Who writes: a folder, a name of the hub, vllm:, openai:, a URL, scripted:."
+)
 @click.option("--kernels", metavar="DIR", type=_PATH, help="Or a folder of kernels, named after their problems.")
 @click.option("--samples", "-n", type=click.IntRange(1), default=1, show_default=True, help="Samples a problem.")
 @click.option("--turns", "-t", type=click.IntRange(1), default=1, show_default=True, help="Turns of a sample.")

@@ -15,7 +15,7 @@ _PATH = click.Path(path_type=Path)
     "--model",
     required=True,
     metavar="SPEC",
-    help="Who writes: a folder, a GGUF file, a name of the hub, `scripted:FILE`.",
+    help="Who writes: a folder, a name of the hub, vllm:, openai:, a URL, scripted:.",
 )
 @click.option("--turns", type=click.IntRange(1), default=8, show_default=True, help="Turns of a chain.")
 @click.option(
