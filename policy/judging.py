@@ -113,6 +113,7 @@ async def open_judge(
     archive: Archive | None = None,
     device: str | None = None,
     protocol: facts.Protocol = facts.Protocol(),  # noqa: B008 - frozen
+    priority: Priority = Priority.TRAINING,
     tell: Callable[[str], None] = lambda _: None,
 ) -> AsyncIterator[QueueJudge]:
     """Join the cluster of the settings, or start the embedded stack, and judge through its queue.
@@ -125,4 +126,4 @@ async def open_judge(
     device = device or settings.device
     with join(settings, [device], tell) as url:
         async with EvaluationQueue(url, archive=archive, recorded=settings.recorded) as queue:
-            yield QueueJudge(queue, run=run, device=device, protocol=protocol)
+            yield QueueJudge(queue, run=run, device=device, protocol=protocol, priority=priority)

@@ -12,7 +12,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests.need import CI, ROOT, cuda, postgres_program, redis_server, require
+from tests.need import CI, ROOT, cuda, postgres_program, redis_server, require, vllm_python
 
 pytest_plugins = ["tests.services"]
 
@@ -64,11 +64,12 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a GPU where there is none; that is never a failure, not even in CI."""
-    marked = [item for item in items if item.get_closest_marker("gpu")]
-    if marked and not cuda():
-        for item in marked:
-            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+    """Skip what needs a GPU or vLLM where there is none; that is never a failure, not even in CI."""
+    for marker, found, reason in [("gpu", cuda, "no CUDA device"), ("vllm", vllm_python, "no vLLM")]:
+        marked = [item for item in items if item.get_closest_marker(marker)]
+        if marked and not found():
+            for item in marked:
+                item.add_marker(pytest.mark.skip(reason=reason))
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -20,3 +20,11 @@ def a_model(folder: Path, *, seed: int = 0, sharpness: float = 6.0) -> Path:
         model.model.norm.weight.mul_(sharpness)
     save_model(model, tokenizer, folder)
     return folder
+
+
+@torch.no_grad()
+def recomputed(folder: Path, prompt: tuple[int, ...], output: tuple[int, ...], temperature: float) -> torch.Tensor:
+    """Log-probabilities of a completion's tokens, by one forward pass over prompt and completion."""
+    model, _ = load_model(folder)
+    logits = model(torch.tensor([prompt + output])).logits[0, len(prompt) - 1 : -1] / temperature
+    return logits.log_softmax(-1).gather(1, torch.tensor(output)[:, None])[:, 0]

@@ -2,6 +2,8 @@
 
 import os
 import shutil
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -39,3 +41,10 @@ def cuda() -> bool:
     import torch
 
     return torch.cuda.is_available()
+
+
+def vllm_python() -> str | None:
+    """Python that has vLLM: this one, or the one that VLLM_PYTHON names, since vLLM wants a torch of its own."""
+    if find_spec("vllm") is not None:
+        return sys.executable
+    return os.environ.get("VLLM_PYTHON")

@@ -15,7 +15,7 @@ from policy.model import load_model
 from policy.sampler.engine import Engine, Request
 from policy.sampler.protocol import Sample, Sampling
 from policy.sampler.transformers import TransformersSampler
-from tests.models import a_model
+from tests.models import a_model, recomputed
 
 CHATS = [
     (Message(role="user", content=text),)
@@ -50,13 +50,6 @@ async def draw(sampler: TransformersSampler, *seeds: int, **sampling: Any) -> li
 def ids(samples: list[Sample]) -> list[tuple[int, ...]]:
     """What was drawn; the last bits of log-probabilities follow from what else is in the batch."""
     return [sample.output_ids for sample in samples]
-
-
-@torch.no_grad()
-def recomputed(folder: Path, prompt: tuple[int, ...], output: tuple[int, ...], temperature: float) -> torch.Tensor:
-    model, _ = load_model(folder)
-    logits = model(torch.tensor([prompt + output])).logits[0, len(prompt) - 1 : -1] / temperature
-    return logits.log_softmax(-1).gather(1, torch.tensor(output)[:, None])[:, 0]
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
