@@ -56,7 +56,7 @@ class Engine:
     def __init__(
         self, model: PreTrainedModel, stop_ids: Collection[int], *, batch_tokens: int = 65_536, batch_rows: int = 64
     ) -> None:
-        """Use a model, in evaluation mode; at most so many tokens and rows are in its cache at once."""
+        """Use a model, in evaluation mode; at most so many tokens, padding included, and rows are in its cache."""
         self._model: Any = model
         self._stop_ids = frozenset(stop_ids)
         self._batch_tokens = batch_tokens
@@ -109,16 +109,14 @@ class Engine:
     def _joining(self) -> list[Request]:
         """Take requests from the line, in order, while there is room."""
         joining: list[Request] = []
-        used = sum(row.tokens for row in self._rows)
         while self._waiting:
             request = self._waiting[0]
-            rows = len(self._rows) + len(joining)
             if request.cancelled:
                 self._waiting.popleft()
                 continue
-            if rows and (used + request.tokens > self._batch_tokens or rows >= self._batch_rows):
+            batch = [*self._rows, *joining, request]
+            if len(batch) > 1 and (len(batch) > self._batch_rows or _padded(batch) > self._batch_tokens):
                 break
-            used += request.tokens
             joining.append(self._waiting.popleft())
         return joining
 
@@ -224,13 +222,18 @@ class Engine:
             self._waiting.extendleft(reversed(rows))
             self.fail_all(error)
             return
-        self._batch_tokens = max(1, sum(row.tokens for row in rows) // 2)
+        self._batch_tokens = max(1, _padded(rows) // 2)
         for row in reversed(rows):
             row.begin()
             self._waiting.appendleft(row)
 
     def _reset(self) -> None:
         self._rows, self._cache = [], DynamicCache()
+
+
+def _padded(rows: Sequence[Request]) -> int:
+    """Tokens that the cache of a batch may come to: every row is as wide as the longest."""
+    return len(rows) * max(row.tokens for row in rows)
 
 
 def _layers(cache: DynamicCache) -> list[Any]:
