@@ -183,12 +183,14 @@ def serving(model: str, **options: Any) -> Iterator[FakeVllm]:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--model")
+    parser.add_argument("--served-model-name")
     parser.add_argument("--port", type=int)
     parser.add_argument("--trouble", default="[]")
     parser.add_argument("--once", type=Path)
     known, flags = parser.parse_known_args()
     assert {"--generation-config", "--logprobs-mode"} <= set(flags)
-    server = FakeVllm(known.model, port=known.port)
+    server = FakeVllm(known.served_model_name, port=known.port)
+    server.weights = known.model
     # Only the first of the servers that are started has this trouble.
     if known.once is None or not known.once.exists():
         server.trouble = json.loads(known.trouble)

@@ -10,14 +10,20 @@ from tests.need import ROOT
 TEXTS = [path.read_text() for path in sorted((ROOT / "examples").glob("*.py"))]
 
 
-def a_model(folder: Path, *, seed: int = 0, sharpness: float = 6.0) -> Path:
-    """Make a tiny Qwen3-shaped model in fp32 in a new folder; random weights alone would give an even distribution."""
-    made = make_model(
-        folder.with_name(f"{folder.name}-flat"), "tiny", TEXTS, vocabulary=400, context_tokens=1024, seed=seed
-    )
+def a_model(folder: Path, *, seed: int = 0, tied: bool = False) -> Path:
+    """Make a tiny Qwen3-shaped model in fp32 in a new folder, whose distributions are neither even nor certain.
+
+    With random weights and the embedding for an output layer (`tied`) the likeliest token always is the last one again.
+    """
+    flat = folder.with_name(f"{folder.name}-flat")
+    made = make_model(flat, "tiny", TEXTS, vocabulary=400, context_tokens=1024, seed=seed)
     model, tokenizer = load_model(made)
     with torch.no_grad():
-        model.model.norm.weight.mul_(sharpness)
+        model.model.norm.weight.mul_(6.0)
+    if not tied:
+        generator = torch.Generator().manual_seed(seed)
+        model.config.tie_word_embeddings = False
+        model.lm_head.weight = torch.nn.Parameter(0.05 * torch.randn(model.lm_head.weight.shape, generator=generator))
     save_model(model, tokenizer, folder)
     return folder
 

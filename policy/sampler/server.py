@@ -38,10 +38,13 @@ class VllmServer:
 
     def __init__(self, model: str, *, options: Sequence[str] = (), command: Sequence[str] = COMMAND) -> None:
         """Name a model, and what else `vllm` is to be told; nothing is started yet."""
-        self.port = _free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
+        self.model = model
+        """What it loads when it starts."""
+        port = _free_port()
+        self.url = f"http://127.0.0.1:{port}"
         self.deaths = 0
-        self._order = [*command, "--model", model, "--host", "127.0.0.1", "--port", str(self.port), *FLAGS, *options]
+        address = ("--host", "127.0.0.1", "--port", str(port), "--served-model-name", model)
+        self._command, self._flags = list(command), [*address, *FLAGS, *options]
         self._log = Path(tempfile.mkdtemp(prefix="drkq-vllm-")) / "vllm.log"
         self._process: subprocess.Popen[bytes] | None = None
         self._starting = asyncio.Lock()
@@ -64,6 +67,18 @@ class VllmServer:
             await self._healthy(timeout_s)
             return True
 
+    async def restart(self, model: str, timeout_s: float = START_S) -> None:
+        """Start it anew with another model, under the name of the first one.
+
+        Raises:
+            NoSampler: as `ensure`.
+        """
+        async with self._starting:
+            await asyncio.to_thread(self.stop)
+            self.model = model
+            self._start()
+            await self._healthy(timeout_s)
+
     def stop(self) -> None:
         """End it, politely at first, and all that it started."""
         process = self._process
@@ -84,7 +99,7 @@ class VllmServer:
         with self._log.open("ab") as log:
             try:
                 self._process = subprocess.Popen(
-                    self._order,
+                    [*self._command, "--model", self.model, *self._flags],
                     env=os.environ | ENVIRONMENT,
                     stdin=subprocess.DEVNULL,
                     stdout=log,

@@ -5,6 +5,8 @@ same seed, when it is back; or another one is.
 """
 
 import asyncio
+import json
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +21,8 @@ from policy.sampler.protocol import Prompt, Sample, Sampling
 from policy.sampler.renderer import Renderer
 from policy.sampler.server import COMMAND, VllmServer
 from policy.sampler.usage import Usage
+
+log = logging.getLogger(__name__)
 
 
 class _Endpoint:
@@ -172,7 +176,21 @@ class VllmSampler:
         self._open.set()
 
     async def _reload(self, endpoint: _Endpoint) -> None:
-        """Load the latest weights, and forget what the cache holds of earlier ones: vLLM does not do so by itself."""
+        """Load the latest weights, and forget what the cache holds of earlier ones: vLLM does not do so by itself.
+
+        Where the output layer is the embedding, vLLM may leave the output layer as it was (0.32 on a CPU does), so a
+        server of ours is started anew.
+        """
+        assert self._weights is not None
+        if _is_tied(self._weights):
+            if endpoint.server is not None:
+                await endpoint.server.restart(self._weights)
+                return
+            log.warning(
+                "vLLM at %s may keep the output layer of earlier weights, since it is the embedding too.",
+                endpoint.url,
+                extra={"action": "tied_weights"},
+            )
         order = {"method": "reload_weights", "kwargs": {"weights_path": self._weights}}
         await self._control(endpoint, "/collective_rpc", order)
         await self._control(endpoint, "/reset_prefix_cache", {})
@@ -186,7 +204,8 @@ class VllmSampler:
 
     async def _revive(self, endpoint: _Endpoint) -> None:
         """Start a server of ours again if it has died, with the weights that it had."""
-        if endpoint.server is not None and await endpoint.server.ensure() and self._weights is not None:
+        server = endpoint.server
+        if server is not None and await server.ensure() and self._weights not in {None, server.model}:
             await self._reload(endpoint)
 
     async def _look(self, endpoint: _Endpoint) -> None:
@@ -251,3 +270,12 @@ class VllmSampler:
             raise remote.Malformed(f"vLLM at {url} saw another prompt than it was sent.")
         self.usage.add(prompt.tokens, len(ids))
         return sample
+
+
+def _is_tied(folder: str) -> bool:
+    """Whether the output layer of a saved model is its embedding; not so for a folder that only the server sees."""
+    try:
+        config = json.loads((Path(folder) / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return bool(config.get("tie_word_embeddings"))

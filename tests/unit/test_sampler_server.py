@@ -170,6 +170,27 @@ async def test_a_server_of_ours_that_dies_is_started_again_with_its_weights(fold
 
 
 @pytest.mark.slow
+async def test_weights_whose_output_layer_is_the_embedding_need_a_new_start(folder: Path, tmp_path: Path) -> None:
+    tied = a_model(tmp_path / "tied", tied=True)
+    async with started(tied) as fresh:
+        expected = await draw(fresh, 1, 2)
+    async with started(folder) as sampler:
+        (endpoint,) = sampler._endpoints
+        await sampler.load_weights(tied, 1)
+        assert endpoint.server is not None
+        assert (endpoint.server.model, endpoint.server.deaths) == (str(tied), 0)
+        assert ids(await draw(sampler, 1, 2)) == ids(expected)
+        assert endpoint.server._process is not None
+        endpoint.server._process.kill()
+        assert ids(await draw(sampler, 1, 2)) == ids(expected)
+        assert endpoint.server.deaths == 1
+
+
+def ids(samples: list[Sample]) -> list[tuple[int, ...]]:
+    return [sample.output_ids for sample in samples]
+
+
+@pytest.mark.slow
 async def test_a_server_that_does_not_start_says_why(folder: Path) -> None:
     words = [sys.executable, "-c", "raise SystemExit('no memory for the cache')"]
     with pytest.raises(NoSampler, match=r"ended with code 1; its log .* ends: no memory for the cache"):

@@ -132,6 +132,13 @@ async def test_weights_are_swapped_between_completions(sampler: TransformersSamp
     assert sampler.policy_version == 6
 
 
+async def test_an_output_layer_that_is_the_embedding_is_swapped_with_it(tmp_path: Path) -> None:
+    first, second = (a_model(tmp_path / str(seed), seed=seed, tied=True) for seed in (0, 1))
+    async with TransformersSampler(first, device="cpu") as sampler, TransformersSampler(second, device="cpu") as fresh:
+        await sampler.load_weights(second, 1)
+        assert ids(await draw(sampler, *range(4))) == ids(await draw(fresh, *range(4)))
+
+
 async def test_weights_of_another_model_are_refused(sampler: TransformersSampler, tmp_path: Path) -> None:
     state = load_model(sampler.name)[0].state_dict()
     name = "model.norm.weight"
