@@ -7,6 +7,7 @@ from pydantic import Field, model_validator
 
 from drkernel_q.value import Value
 
+Tracker = Literal["tensorboard", "wandb", "trackio", "mlflow", "swanlab", "comet_ml"]
 Positive = Annotated[int, Field(ge=1)]
 
 
@@ -78,8 +79,8 @@ class SftConfig(Value):
     save_every: Positive | None = None
     """Steps between two checkpoints; there is always one at the end."""
     keep_checkpoints: Positive = 2
-    trackers: tuple[str, ...] = ("tensorboard",)
-    """Beside metrics.jsonl, which is always written: tensorboard, wandb, trackio, mlflow, swanlab, comet_ml."""
+    trackers: tuple[Tracker, ...] = ("tensorboard",)
+    """Beside metrics.jsonl, which is always written."""
 
     @model_validator(mode="after")
     def _divides(self) -> Self:

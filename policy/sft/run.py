@@ -5,6 +5,7 @@ The folder holds `config.json`, `metrics.jsonl`, `checkpoints/` and `tensorboard
 """
 
 import contextlib
+import importlib.util
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
@@ -38,9 +39,11 @@ def run_sft(config: SftConfig, folder: Path, *, resume: bool = False, tell: Tell
     Raises:
         BadInput: the data cannot be used.
         BadModel: the model cannot be used.
-        BadSettings: the folder belongs to another run, or a tracker is not installed.
+        BadSettings: the folder belongs to another run.
+        MissingExtra: a tracker is not installed.
         Cancelled: SIGTERM came; the state is in a checkpoint.
     """
+    _see_trackers(config)
     _claim(config, folder, resume=resume)
     tokenizer = load_tokenizer(config.model)
     rows = Rows(config.data, tokenizer)
@@ -58,6 +61,14 @@ def run_sft(config: SftConfig, folder: Path, *, resume: bool = False, tell: Tell
         if trainer.is_world_process_zero():
             _save(trainer.accelerator.unwrap_model(trainer.model), tokenizer, folder, saved_dtype)
     return _result(folder, trainer, trained.metrics["train_runtime"], record)
+
+
+def _see_trackers(config: SftConfig) -> None:
+    for name in config.trackers:
+        if importlib.util.find_spec(name) is None:
+            raise MissingExtra(
+                f"The tracker {name} is not installed: `pip install {name}`, or take it out of `trackers`."
+            )
 
 
 def _claim(config: SftConfig, folder: Path, *, resume: bool) -> None:
@@ -194,10 +205,7 @@ def _accumulation(config: SftConfig) -> int:
 def _tensorboard(config: SftConfig, folder: Path) -> list[Any]:
     if "tensorboard" not in config.trackers:
         return []
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise MissingExtra("TensorBoard needs `pip install tensorboard`, or take it out of `trackers`.") from error
+    from torch.utils.tensorboard import SummaryWriter
     from transformers.integrations.integration_utils import TensorBoardCallback
 
     return [TensorBoardCallback(SummaryWriter(str(folder / "tensorboard")))]

@@ -12,7 +12,7 @@ import torch
 from click.testing import CliRunner
 from transformers import PreTrainedTokenizerBase
 
-from drkernel_q.errors import BadInput, BadModel, BadSettings, Cancelled
+from drkernel_q.errors import BadInput, BadModel, BadSettings, Cancelled, MissingExtra
 from drkernel_q.trajectory import Message
 from policy.cli.sft import command
 from policy.config import load_config, presets
@@ -192,6 +192,12 @@ def test_presets_are_whole(preset: str) -> None:
     made = load_config(SftConfig, "sft", preset, flags=flags)
     if preset == "paper":
         assert (made.optimizer.learning_rate, made.batch_size, made.epochs) == (1e-6, 256, 4)
+
+
+def test_a_tracker_that_is_not_installed_is_named(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(MissingExtra, match="swanlab is not installed"):
+        run_sft(config(folder, trackers=("swanlab",)), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
