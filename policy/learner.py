@@ -69,12 +69,13 @@ class Learner:
             order: list[Any] = [None]
             broadcast_object_list(order)
             method, args = order[0]
+            getattr(self, method)(*args)
             if method == "leave":
                 return
-            getattr(self, method)(*args)
 
     def leave(self) -> None:
-        """Let the other ranks go."""
+        """Let the other ranks go, all at once: who is still sending needs whoever receives."""
+        self.accelerator.wait_for_everyone()
 
     @property
     def model_config(self) -> Any:

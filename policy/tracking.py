@@ -33,8 +33,9 @@ class Loggers(Protocol):
     def log(self, values: dict[str, Any], step: int | None = None) -> None:
         """Give numbers to all of them."""
 
-    def end_training(self) -> None:
-        """Close them."""
+    @property
+    def trackers(self) -> list[Any]:
+        """Those that are open."""
 
 
 class Tracking:
@@ -64,8 +65,8 @@ class Tracking:
 
     def close(self) -> None:
         """Let trackers finish."""
-        if self._loggers is not None:
-            self._loggers.end_training()
+        for tracker in self._loggers.trackers if self._loggers is not None else ():
+            tracker.finish()
 
 
 def read(path: Path) -> list[dict[str, Any]]:

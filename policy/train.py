@@ -2,6 +2,7 @@
 
 import asyncio
 import shutil
+import signal
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -62,9 +63,13 @@ async def train(
     problems = find_problems(config.problems.names, settings)
     held_out = find_problems(config.validation.problems, settings) if config.validation.every_steps else []
     tell("loading the model")
-    model, tokenizer = load_policy(config, folder)
-    learner = Learner(model, config, make_accelerator(config, folder))
+    accelerator = make_accelerator(config, folder)
+    with accelerator.main_process_first():  # which makes the model, if it is a new one
+        model, tokenizer = load_policy(config, folder)
+    learner = Learner(model, config, accelerator)
     if not learner.accelerator.is_main_process:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)  # rank 0 decides when to stop, and saves together with all
         learner.follow()
         return Summary(config.steps, stopped=False)
     try:

@@ -37,7 +37,7 @@ def command(**options: Any) -> None:
       drkq train --preset small --model runs/sft/model --problems builtin/1,builtin/2
       drkq train --preset paper-14b --config mine.toml --set optimizer.learning_rate=2e-6 --dry-run
       drkq train --resume --steps 200
-      accelerate launch -m drkernel_q train --preset paper-8b
+      accelerate launch -m drkernel_q train --preset paper-8b --set lora.rank=64 --out runs/rl
 
     \b
     Exit codes:

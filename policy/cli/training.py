@@ -19,6 +19,20 @@ CONFIG = "config.toml"
 _GIB = 2**30
 
 
+class Ranks(NamedTuple):
+    """This process among those that train together."""
+
+    rank: int
+    world: int
+
+    @classmethod
+    def launched(cls) -> "Ranks":
+        """Ask what `accelerate launch` or torchrun has left in the environment."""
+        from accelerate.utils import get_int_from_env  # takes a second to import
+
+        return cls(get_int_from_env(["RANK"], 0), get_int_from_env(["WORLD_SIZE"], 1))
+
+
 class Order(NamedTuple):
     """What the command was asked to do."""
 
@@ -28,6 +42,7 @@ class Order(NamedTuple):
     """Folder of the run; its name is that of the run."""
     resume: bool
     as_json: bool
+    ranks: Ranks = Ranks(0, 1)
 
 
 def prepare(options: dict[str, Any]) -> Order:
@@ -38,10 +53,17 @@ def prepare(options: dict[str, Any]) -> Order:
     """
     settings = load_settings(device=options["device"])
     out, name = options["out"], options["run"]
+    ranks = Ranks(0, 1) if options["dry_run"] else Ranks.launched()
+    if ranks.world > 1 and not (out or name or options["resume"]):
+        raise BadSettings("Name the run by --run or --out: several processes train it together.")
     folder = _run_folder(
         out.parent if out else settings.data_dir / "runs", out.name if out else name, options["resume"]
     )
-    return Order(settings, _config(options, folder), folder, options["resume"], options["as_json"])
+    if folder.exists() and not options["resume"] and ranks.rank == 0:
+        raise BadSettings(
+            f"The run `{folder.name}` is there already; go on with --resume, or give another name by --run."
+        )
+    return Order(settings, _config(options, folder), folder, options["resume"], options["as_json"], ranks)
 
 
 def _run_folder(runs: Path, name: str | None, resume: bool) -> Path:
@@ -56,8 +78,6 @@ def _run_folder(runs: Path, name: str | None, resume: bool) -> Path:
         taken = {path.name for path in runs.glob("train*")}
         names = ["train", *(f"train-{number}" for number in range(2, len(taken) + 2))]
         return runs / next(each for each in names if each not in taken)
-    if (runs / name).exists():
-        raise BadSettings(f"The run `{name}` is there already; go on with --resume, or give another name by --run.")
     return runs / name
 
 
@@ -150,6 +170,9 @@ async def run(order: Order) -> int:
     """
     from policy.train import train  # torch and transformers take seconds to import
 
+    if order.ranks.rank > 0:
+        await train(order.config, order.folder, order.settings)
+        return 0
     order.folder.mkdir(parents=True, exist_ok=True)
     (order.folder / CONFIG).write_text(to_toml(order.config), encoding="utf-8")
     with Live(order.config) as live:

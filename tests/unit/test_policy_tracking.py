@@ -99,8 +99,12 @@ class Recorder:
     def log(self, values: dict[str, Any], step: int | None = None) -> None:
         self.calls.append((step, values))
 
-    def end_training(self) -> None:
+    def finish(self) -> None:
         self.calls.append("end")
+
+    @property
+    def trackers(self) -> list[Any]:
+        return [self]
 
 
 def test_lines_outlive_a_resume_and_trackers_get_what_is_finite(tmp_path: Path) -> None:
