@@ -76,6 +76,7 @@ async def test_a_failure_becomes_its_error(service: Broker, kind: str, error: ty
         assert reply.failure.kind == kind
 
 
+@pytest.mark.slow
 async def test_three_hundred_at_once_each_get_their_own(service: Broker) -> None:
     async with EvaluationQueue(service.url) as queue:
         names = [f"n{number}" for number in range(300)]

@@ -141,6 +141,7 @@ async def test_the_leader_may_leave_and_the_followers_too(service: Broker) -> No
         handle.cancel()
 
 
+@pytest.mark.slow
 async def test_an_urgent_one_does_not_wait_behind_the_others(service: Broker) -> None:
     async with EvaluationQueue(service.url) as queue:
         blocker = await queue.submit(echo_request(sleep=0.5))
@@ -159,6 +160,7 @@ async def test_an_urgent_one_does_not_wait_behind_the_others(service: Broker) ->
         assert (await slow.reply(20)).measured_for == quick.id, "its own turn finds the answer there already"
 
 
+@pytest.mark.slow
 async def test_a_leader_whose_worker_dies_is_done_by_another(broker: Broker, start_worker: StartWorker) -> None:
     doomed = start_worker(broker, name="w1", lease_s=1)
     async with EvaluationQueue(broker.url, patience=EAGER) as one, EvaluationQueue(broker.url, patience=EAGER) as two:
@@ -172,6 +174,7 @@ async def test_a_leader_whose_worker_dies_is_done_by_another(broker: Broker, sta
     assert [(reply.worker, reply.attempt) for reply in replies] == [("w2", 2)] * 2
 
 
+@pytest.mark.slow
 async def test_a_follower_outlives_a_broker_that_forgot_everything(broker: Broker, start_worker: StartWorker) -> None:
     start_worker(broker)
     one = EvaluationQueue(broker.url, patience=EAGER)

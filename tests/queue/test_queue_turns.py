@@ -90,6 +90,7 @@ def test_a_list_of_another_release_goes_last() -> None:
     assert turns.rotate("unknown") == "unknown"
 
 
+@pytest.mark.slow
 @pytest.mark.redis
 async def test_two_clients_and_three_priorities_through_a_worker(service: Broker) -> None:
     """A backlog of one client holds up neither the other one nor what is urgent, and is not starved by it."""
@@ -101,7 +102,7 @@ async def test_two_clients_and_three_priorities_through_a_worker(service: Broker
             owners.update({handle.id: owner for handle in handles})
             return handles
 
-        blocker = await greedy.submit(echo_request(sleep=0.5))
+        blocker = await greedy.submit(echo_request(sleep=2.0))
         handles = await submit(greedy, "greedy", Priority.TRAINING, 120)
         handles += await submit(modest, "modest", Priority.TRAINING, 10)
         handles += await submit(modest, "urgent", Priority.INTERACTIVE, 60)

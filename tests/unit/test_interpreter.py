@@ -41,6 +41,7 @@ def outcomes(module: str) -> dict[str, str | None]:
     return result
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("module", "case"), CASES)
 def test_cpu_device(module: str, case: str) -> None:
     failure = outcomes(module)[case]

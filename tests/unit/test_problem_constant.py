@@ -102,6 +102,7 @@ def test_only_the_value_changes(name: str, value: Constant, old: str, new: str, 
     assert resized.constants == PROBLEM.constants | {name: value}
 
 
+@pytest.mark.slow
 @given(
     st.dictionaries(
         st.sampled_from(sorted(PROBLEM.constants)),

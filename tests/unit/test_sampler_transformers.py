@@ -212,6 +212,7 @@ class Fixed(torch.nn.Module):
         return type("Output", (), {"logits": logits})
 
 
+@pytest.mark.slow
 def test_tokens_are_as_frequent_as_they_are_likely() -> None:
     shares = [0.0, 0.5, 0.0, 0.3, 0.15, 0.05]
     engine = Engine(Fixed(shares), {0}, batch_rows=5000, batch_tokens=10**6)  # type: ignore[arg-type]

@@ -223,6 +223,7 @@ def test_a_run_learns_and_says_what_it_came_to(folder: Path, whole: SftResult) -
     assert load_tokenizer(whole.folder).chat_template == load_tokenizer(folder / "model").chat_template
 
 
+@pytest.mark.slow
 def test_a_run_that_was_stopped_ends_where_it_would_have(folder: Path, whole: SftResult, tmp_path: Path) -> None:
     def stop(line: str) -> None:
         if line.startswith("step 3/"):
@@ -246,6 +247,7 @@ def test_a_run_that_was_stopped_ends_where_it_would_have(folder: Path, whole: Sf
         run_sft(config(folder, save_every=2), stopped)
 
 
+@pytest.mark.slow
 def test_micro_batches_and_checkpointing_of_gradients_change_nothing(folder: Path, tmp_path: Path) -> None:
     data = DataConfig(files=(folder / "data.jsonl",), validation_share=0, max_tokens=128)
 

@@ -117,6 +117,7 @@ def test_a_lock_that_lasts_is_an_error_and_one_that_ends_is_not(
     holder.join()
 
 
+@pytest.mark.slow
 @pytest.mark.postgres
 def test_a_server_that_comes_back(postgres: Postgres, postgres_template: str) -> None:
     request = a_request()
