@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 
 .PHONY: demo test fast chaos lint types clean
 
-demo: $(VENV)/.worker
+demo: $(VENV)/.policy
 	@echo '$$ drkq eval examples/softmax.py --problem softmax'
 	@$(BIN)/drkq eval examples/softmax.py --problem softmax
 	@echo
@@ -17,8 +17,9 @@ demo: $(VENV)/.worker
 	@echo
 	@echo '$$ drkq db query recent --param limit=3'
 	@$(BIN)/drkq db query recent --param limit=3
+	@DRKQ=$(BIN)/drkq examples/from_nothing.sh demo
 	@echo
-	@echo 'Next: $(BIN)/drkq --help'
+	@echo 'Next: $(BIN)/drkq --help, and demo/report.html'
 
 # Two at a time, a file on one of them, since its tests share workers.
 PYTEST := $(BIN)/pytest -n 2 --dist loadfile
@@ -49,10 +50,10 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 # The stamps are older than pyproject.toml when the dependencies may have changed, and only then pip runs.
-$(VENV)/.worker: pyproject.toml | $(BIN)/python
-	$(BIN)/pip install --quiet --editable '.[worker]'
+$(VENV)/.policy: pyproject.toml | $(BIN)/python
+	$(BIN)/pip install --quiet --editable '.[worker,policy]'
 	@touch $@
 
 $(VENV)/.test: pyproject.toml | $(BIN)/python
 	$(BIN)/pip install --quiet --editable '.[test]'
-	@touch $@ $(VENV)/.worker
+	@touch $@ $(VENV)/.policy

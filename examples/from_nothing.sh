@@ -7,7 +7,7 @@ set -euo pipefail
 drkq=${DRKQ:-drkq}
 out=${1:-demo}
 problems=${PROBLEMS:-1500}
-steps=${STEPS:-3}
+steps=${STEPS:-6}
 
 run() {
     echo
@@ -17,9 +17,10 @@ run() {
 
 run problem generate --level 1 --problems "$problems" -o "$out/generated" --messages "$out/conversations.jsonl"
 run model new "$out/new" --size 0.9m --pieces lines --texts "$out/conversations.jsonl"
-run sft --preset tiny --model "$out/new" --data "$out/conversations.jsonl" --out "$out/sft" --set epochs=5
+run sft --preset tiny --model "$out/new" --data "$out/conversations.jsonl" --out "$out/sft" --set epochs=8
 run train --preset demo --model "$out/sft/model" --problems "$out/generated/problems/train" --out "$out/rl" --steps "$steps"
 heldout=$(find "$out/generated/problems/heldout" -name '*.py' | sort | head -1)
-run stts "$heldout" --model "$out/rl/model" --templates compact --turns 8 --width 2 --max-new-tokens 192 -o "$out/best.py" || true
+# The model was taught single turns, so every prompt asks from nothing (--window 0).
+run stts "$heldout" --model "$out/rl/model" --templates compact --turns 8 --window 0 --max-new-tokens 192 -o "$out/best.py" || true
 run run list
 run report rl -o "$out/report.html"
