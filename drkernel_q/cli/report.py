@@ -17,25 +17,28 @@ _PATH = click.Path(path_type=Path)
 def command(run: str, output: Path | None, figures: Path | None) -> None:
     """Write a page about a run: Fast@p by turn, rates, training curves, evidence, best kernels with their source.
 
-    The page needs a browser and nothing else: no script, no network; it follows the reader's choice of light or dark.
+    RUN is a name, or the folder of a training run that is not in the data directory. The page needs a browser and
+    nothing else: no script, no network; it follows the reader's choice of light or dark.
 
     \b
     Examples:
       drkq report mine
       drkq report mine -o report.html --figures figures/
+      drkq report runs/rl
     """  # noqa: D301 - click wants the backspace character itself
     from drkernel_q.errors import BadSettings
     from drkernel_q.report import page
-    from drkernel_q.report.facts import gather
+    from drkernel_q.report.facts import RECORD, gather
     from drkernel_q.report.page import figures as drawn
     from drkernel_q.settings import load_settings
     from drkernel_q.store import Store
 
     settings = load_settings()
-    path = output or Path(f"{_file_name(run)}.html")
+    path = output or Path(f"{_file_name(Path(run).name)}.html")
+    folder = Path(run) if (Path(run) / RECORD).is_file() else settings.data_dir / "runs" / run
     with Store.open(settings.store) as store:
         store.check()
-        facts = gather(store, run, settings.data_dir / "runs" / run)
+        facts = gather(store, folder.resolve().name if folder == Path(run) else run, folder / RECORD)
     try:
         path.write_text(page(facts), encoding="utf-8", errors="backslashreplace")
         if figures is not None:

@@ -12,6 +12,8 @@ from drkernel_q.store.run import Run
 
 #: Speedups whose shares are shown by turn; each is a question over all turns of the run.
 FOLLOWED = (1.0, 1.2)
+#: File in the folder of a training run that has a JSON line a step.
+RECORD = "metrics.jsonl"
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -33,8 +35,8 @@ class Facts(NamedTuple):
     """Numbers by training step; empty for other runs."""
 
 
-def gather(store: Store, name: str, folder: Path) -> Facts:
-    """Ask for everything; `folder` is where the run keeps its record, if it keeps one.
+def gather(store: Store, name: str, record: Path) -> Facts:
+    """Ask for everything; `record` is where the run keeps its numbers by step, if it keeps them.
 
     Raises:
         BadInput: there is no such run.
@@ -52,7 +54,7 @@ def gather(store: Store, name: str, folder: Path) -> Facts:
         evidence=_answer(store, "evidence", run=name),
         best=_answer(store, "best-of-run", run=name),
         profiles=_answer(store, "lazy-and-fused", run=name),
-        record=_record(folder / "metrics.jsonl"),
+        record=_record(record),
     )
 
 

@@ -69,7 +69,7 @@ def figures(facts: Facts) -> dict[str, str]:
             },
             percent=True,
         ),
-        "Device time of a lazy and of a fused kernel": _profiles(facts.profiles),
+        "Device time of the laziest and of the least lazy kernel": _profiles(facts.profiles),
     }
     for title, names, percent in _TRAINING:
         series = {label: _points(facts.record, "step", name) for label, name in names.items()}
@@ -91,7 +91,7 @@ def _profiles(rows: Rows) -> str:
     for row in rows:
         title = f"{row['problem']}: {row['profile_ratio']:.0%} its own"
         kernels.setdefault(title, []).append(Bar(row["name"], row["device_us"], row["origin"] == "candidate"))
-    return bars("Device time of a lazy and of a fused kernel", kernels) if kernels else ""
+    return bars("Device time of the laziest and of the least lazy kernel", kernels) if kernels else ""
 
 
 def _figure(title: str, svg: str) -> str:
@@ -108,7 +108,8 @@ def _section(title: str, rows: Rows, columns: Sequence[str]) -> str:
 
 
 def _cells(values: Iterable[Any]) -> str:
-    return "".join(f"<td>{escape(_share(each) if isinstance(each, float) else str(each))}</td>" for each in values)
+    shown = (_share(each) if each is None or isinstance(each, float) else str(each) for each in values)
+    return "".join(f"<td>{escape(each)}</td>" for each in shown)
 
 
 def _kernel(row: Mapping[str, Any]) -> str:
@@ -118,4 +119,4 @@ def _kernel(row: Mapping[str, Any]) -> str:
 
 
 def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.1%}"
+    return "–" if value is None else f"{value:.1%}"  # noqa: RUF001 - for people

@@ -59,11 +59,21 @@ def test_the_page_is_whole_and_needs_nothing(folder: Path) -> None:
         "fast-p-by-turn",
         "fast-p-best-so-far",
         "hacks-and-laziness-by-step",
-        "device-time-of-a-lazy-and-of-a-fused-kernel",
+        "device-time-of-the-laziest-and-of-the-least-lazy-kernel",
         "reward",
     }
     for file in (folder / "figures").iterdir():
         assert ET.fromstring(file.read_text()).tag.endswith("svg")
+
+
+def test_a_training_run_may_lie_elsewhere(folder: Path) -> None:
+    elsewhere = folder / "mine"
+    (folder / "runs/mine").rename(elsewhere)
+    path = folder / "report.html"
+    for named, has_curves in ((str(elsewhere), True), ("mine", False)):
+        result = CliRunner().invoke(drkq, ["report", named, "-o", str(path)])
+        assert result.exit_code == 0, result.stderr
+        assert ("<figcaption>Reward</figcaption>" in path.read_text()) is has_curves
 
 
 def test_a_run_that_is_not_there(folder: Path) -> None:
