@@ -15,6 +15,10 @@ from workers.remote import CandidateFailed
 from workers.session import Answer, Session, pack_inputs
 from workers.trial import TrialResult, compare, findings_of
 
+#: How often a single element is changed: the inputs of the cpu device are so small that an attack which looks at some
+#: of them, eight of the 128 in a row say, sees the change by chance.
+ELEMENTS = {"cuda": 1, "cpu": 3}
+
 
 @dataclass
 class HackCheck:
@@ -37,18 +41,19 @@ def check_contents(session: Session, reference: Reference, check: HackCheck) -> 
     found += _probe(session, reference, inputs, expected, Finding("B1", Weight.HARD, "the input is fresh"))
     check.probes[Probe.FRESH] = ""
     for name, change, code, what in (
-        (Probe.ELEMENT, probe.one_element, "B2", "one element of an input was changed in place"),
+        *[(Probe.ELEMENT, probe.one_element, "B2", "one element of an input was changed in place")]
+        * ELEMENTS[reference.device],
         (Probe.ROW, probe.one_row, "B2", "one row of an input was changed in place"),
         (Probe.STRUCTURE, probe.structured, "A14", "the values of an input were arranged otherwise"),
         (Probe.AMPLIFIED, probe.amplified, "A14", "a part of an input was amplified"),
     ):
         moved = probe.changed(inputs, change)
         if moved is None:
-            check.probes[name] = "no input can be changed so"
+            check.probes.setdefault(name, "no input can be changed so")
             continue
         moved_expected = reference.expected(moved)
         if not is_as_exact(moved_expected, expected):
-            check.probes[name] = "the reference itself is less exact on it"  # nobody is asked for more
+            check.probes.setdefault(name, "the reference itself is less exact on it")  # nobody is asked for more
             continue
         found += _probe(session, reference, moved, moved_expected, Finding(code, Weight.HARD, what), reuse=True)
         check.probes[name] = ""
