@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
+from weakref import WeakValueDictionary
 
 from redis.exceptions import RedisError
 
@@ -69,6 +70,7 @@ class EvaluationQueue:
         self._redis = connect_async(self._url)
         self._reader = connect_async(self._url, socket_timeout_s=inbox.SOCKET_TIMEOUT_S)
         self._pending = PendingSet()
+        self._sending: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._memory = Memory(archive, recorded)
         self._view = View(self._redis, patience)
         self._publisher = Publisher(
@@ -153,14 +155,17 @@ class EvaluationQueue:
         """
         if self._broken is not None:
             raise self._broken
-        pending = self._pending.get(request.id)
-        if pending is None:
-            task = task or (AUDIT if isinstance(request, AuditRequest) else EVALUATE)
-            queue = await self._view.route(device)
-            request = request.model_copy(update={"reply_to": self._stream, "priority": priority or request.priority})
-            pending = await self._prepare(as_task(task, request), task, queue)
-            if not pending.future.done():
-                await self._publish(pending)
+        # Two at once would both find it not pending yet, and one of them would wait for ever.
+        lock = self._sending.setdefault(request.id, asyncio.Lock())
+        async with lock:
+            pending = self._pending.get(request.id)
+            if pending is None:
+                task = task or (AUDIT if isinstance(request, AuditRequest) else EVALUATE)
+                queue = await self._view.route(device)
+                changes = {"reply_to": self._stream, "priority": priority or request.priority}
+                pending = await self._prepare(as_task(task, request.model_copy(update=changes)), task, queue)
+                if not pending.future.done():
+                    await self._publish(pending)
         return Handle(pending, self._cancel)
 
     async def _prepare(self, request: Request, task: str, queue: str) -> Pending:

@@ -58,6 +58,14 @@ async def test_submit_and_await(service: Broker) -> None:
         assert not list(client.scan_iter("drkq:waiters:*"))
 
 
+async def test_one_request_submitted_many_times_at_once_is_sent_once_and_answers_all(service: Broker) -> None:
+    async with EvaluationQueue(service.url) as queue:
+        request = echo_request("same", sleep=0.1)
+        found = await asyncio.gather(*(queue.evaluate(request, timeout_s=20) for _ in range(8)))
+    assert {evaluation.stdout for evaluation in found} == {"same"}
+    assert _starts(service).count(request.id) == 1
+
+
 @pytest.mark.parametrize(
     ("kind", "error"),
     [
