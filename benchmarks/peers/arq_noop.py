@@ -1,48 +1,35 @@
-"""A no-op through arq: one worker process, one job at a time."""
+"""arq: a worker with one job at a time; both sides look for news every 10 ms, by default it would be every 500."""
 
 import asyncio
-import subprocess
+import os
 import sys
-import time
+from typing import Any
 
 from arq import create_pool
 from arq.connections import RedisSettings
-from arq.worker import run_worker
-from measure import Rows, measure, settings
+from arq.worker import Worker
+from measure import measure_all  # type: ignore[import-not-found]
+
+SETTINGS = RedisSettings.from_dsn(os.environ["PEER_URL"])
 
 
-async def noop(_: dict[str, object]) -> None:
+async def noop(_context: dict[Any, Any]) -> None:
     """Do nothing."""
 
 
-async def client(port: int, rows: Rows) -> None:
-    """Await no-ops."""
-    pool = await create_pool(RedisSettings(port=port))
+async def ask() -> None:
+    """Await jobs."""
+    pool = await create_pool(SETTINGS)
 
-    async def one() -> None:
+    async def call() -> None:
         job = await pool.enqueue_job("noop")
-        assert job is not None
-        await job.result(timeout=60, poll_delay=0.001)
+        await job.result(poll_delay=0.01)
 
-    await measure("arq", one, rows)
-    await pool.aclose()
-
-
-def main() -> None:
-    """Serve, or start a server and measure."""
-    port, rows = settings()
-    if sys.argv[1] == "worker":
-        run_worker(
-            {"functions": [noop], "redis_settings": RedisSettings(port=port), "max_jobs": 1, "poll_delay": 0.001}
-        )
-        return
-    worker = subprocess.Popen([sys.executable, __file__, "worker", *sys.argv[2:]], stderr=subprocess.DEVNULL)
-    try:
-        time.sleep(2.0)
-        asyncio.run(client(port, rows))
-    finally:
-        worker.kill()
+    await measure_all(call)
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1] == "worker":
+        Worker([noop], redis_settings=SETTINGS, max_jobs=1, poll_delay=0.01).run()
+    else:
+        asyncio.run(ask())

@@ -1,51 +1,38 @@
-"""A no-op through dramatiq: one worker process with one thread, and the results in Redis."""
+"""dramatiq: one process with one thread; results are awaited in threads, since it has no other way."""
 
 import asyncio
 import os
-import subprocess
 import sys
-import time
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 
 import dramatiq
 from dramatiq.brokers.redis import RedisBroker
 from dramatiq.results import Results
 from dramatiq.results.backends import RedisBackend
-from measure import Rows, measure, settings
+from measure import measure_all  # type: ignore[import-not-found]
 
-URL = f"redis://127.0.0.1:{os.environ.get('NOOP_PORT', '6379')}"
-backend = RedisBackend(url=URL)
+URL = os.environ["PEER_URL"]
 broker = RedisBroker(url=URL)
-broker.add_middleware(Results(backend=backend))
+broker.add_middleware(Results(backend=RedisBackend(url=URL)))
 dramatiq.set_broker(broker)
 
 
 @dramatiq.actor(store_results=True)
-def noop() -> None:
-    """Do nothing."""
+def noop() -> int:
+    """Do nothing; None would not be stored."""
+    return 0
 
 
-async def client(rows: Rows) -> None:
-    """Await no-ops, each in a thread, since its client blocks."""
-
-    async def one() -> None:
-        message = noop.send()
-        await asyncio.to_thread(message.get_result, block=True, timeout=60_000)
-
-    await measure("dramatiq", one, rows)
-
-
-def main() -> None:
-    """Start a server and measure."""
-    _, rows = settings()
-    command = [sys.executable, "-m", "dramatiq", "dramatiq_noop", "--processes", "1", "--threads", "1"]
-    worker = subprocess.Popen(command, cwd=Path(__file__).parent, stderr=subprocess.DEVNULL)
-    try:
-        time.sleep(3.0)
-        asyncio.run(client(rows))
-    finally:
-        worker.terminate()
+async def ask() -> None:
+    """Await messages in threads."""
+    pool = ThreadPoolExecutor(64)
+    loop = asyncio.get_running_loop()
+    await measure_all(lambda: loop.run_in_executor(pool, lambda: noop.send().get_result(block=True, timeout=60_000)))
 
 
 if __name__ == "__main__":
-    main()
+    if sys.argv[1] == "worker":
+        command = ["dramatiq", "--processes", "1", "--threads", "1", "dramatiq_noop"]
+        os.execv(os.path.join(os.path.dirname(sys.executable), "dramatiq"), command)
+    else:
+        asyncio.run(ask())
