@@ -18,14 +18,17 @@ __all__ = ["drkq", "main"]
 @click.version_option(__version__, prog_name="drkq", message="%(prog)s %(version)s")
 @click.option("-v", "--debug", is_flag=True, help="Show tracebacks (also: DRKQ_DEBUG=1).")
 def drkq(debug: bool) -> None:
-    """Judge Triton kernels: correct? honest? how fast? how much of the device time is their own?
+    """Judge Triton kernels, and train and search with models that write them.
 
-    Nothing needs to be set up: without a broker URL a command starts what it needs and stops it at its end.
+    Correct? honest? how fast? how much of the device time is the kernel's own? Nothing needs to be set up: without a
+    broker URL a command starts what it needs and stops it at its end.
 
     \b
     Examples:
       drkq eval examples/softmax.py --problem softmax   judge one kernel
       drkq eval kernel.py --reference model.py --json   the same, for a program to read
+      drkq stts softmax --model DIR --turns 8           let a model search for a kernel
+      drkq train                                        the whole loop, with a new tiny model
       drkq problem list                                 what there is to solve
       drkq doctor                                       what works here, and what to do about the rest
       drkq worker --device cuda:0                       serve a cluster (DRKQ_BROKER_URL)
