@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 SOFTMAX = (EXAMPLES / "softmax.py").read_text()
 QUICK = {"stages": ("correctness",), "trials": 1, "weight_seeds": 1, "kernel_deadline_s": 5.0}
-EVALUATIONS = 60
+EVALUATIONS = 40
 FAULTY_SHARE = 0.3
 #: Evaluations after which memory should have become what it stays.
 WARM = 15
