@@ -1,7 +1,6 @@
 """Ablation: arms of training runs that differ in a few settings, each over the same seeds; planned from one file."""
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -9,7 +8,7 @@ from pydantic import Field, field_validator
 
 from drkernel_q.errors import BadSettings
 from drkernel_q.value import Value
-from policy.config import load_config
+from policy.config import flat, load_config
 from policy.curve import Series
 from policy.recipe import TrainConfig
 from policy.tracking import FILE, read
@@ -87,16 +86,8 @@ def series(runs: list[ArmRun], folder: Path) -> list[Series]:
 
 
 def _of_arm(config: AblationConfig, arm: str, seed: int) -> TrainConfig:
-    settings = {**_flat(config.base), **_flat(config.arms[arm]), "seed": seed}
+    settings = {**flat(config.base), **flat(config.arms[arm]), "seed": seed}
     try:
         return load_config(TrainConfig, "train", config.preset, flags=settings)
     except BadSettings as error:
         raise BadSettings(f"Arm `{arm}`: {error}") from None
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Settings by dotted names, so that an arm changes one of a section and leaves the others."""
-    flat: dict[str, Any] = {}
-    for name, value in settings.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
-    return flat

@@ -16,13 +16,13 @@ from pydantic import ValidationError
 
 from drkernel_q.errors import BadSettings
 from drkernel_q.value import HASH_TAG, Value
+from policy.config import differences
 from policy.weights import write_through
 
 MANIFEST = "manifest.json"
 #: Version of the layout; another one is not read.
 FORMAT = 1
 _CHUNK_BYTES = 2**22
-_ABSENT = object()
 
 
 class FileMark(Value):
@@ -110,14 +110,7 @@ def refuse_differences(saved: Mapping[str, Any], now: Mapping[str, Any], *, free
     Raises:
         BadSettings: something else differs; the message names every key with both values.
     """
-    before, after = _flat(saved), _flat(now)
-    allowed = tuple(free)
-    different = [
-        f"{key} was {_shown(before.get(key, _ABSENT))} and is {_shown(after.get(key, _ABSENT))}"
-        for key in sorted(before.keys() | after.keys())
-        if before.get(key, _ABSENT) != after.get(key, _ABSENT)
-        and not any(key == name or key.startswith(f"{name}.") for name in allowed)
-    ]
+    different = [f"{key} was {_shown(was)} and is {_shown(is_)}" for key, was, is_ in differences(saved, now, free)]
     if different:
         raise BadSettings(
             f"The run began with another configuration: {'; '.join(different)}. "
@@ -130,19 +123,8 @@ def _folders(root: Path) -> list[Path]:
     return sorted((path for path in root.glob("step_*") if path.is_dir()), reverse=True)
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings under keys with points; lists are values, and None is as good as absent."""
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{key}.")
-        elif value is not None:
-            flat[f"{prefix}{key}"] = list(value) if isinstance(value, tuple) else value
-    return flat
-
-
 def _shown(value: Any) -> str:
-    return "not set" if value is _ABSENT else json.dumps(value)
+    return "not set" if value is None else json.dumps(value)
 
 
 def _sync_folder(folder: Path) -> None:

@@ -5,21 +5,27 @@ has the seed of its place (`policy.rollout`). So its end is that of a run that n
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from drkernel_q.errors import BadSettings
 from drkernel_q.evaluation import Outcome
 from drkernel_q.problem import Problem
 from drkernel_q.store import Store
 from drkernel_q.trajectory import Trajectory, Turn
 from drkernel_q.value import Value
 from policy.judging import Judge
+from policy.resumption import announce
 from policy.rollout import GroupOrder, Rollout, RolloutConfig, rollout_groups
 from policy.sampler.protocol import Sampler, Sampling
 
 #: Settings that a run may change when it goes on: how much is wanted, and how much at once.
-_FREE = frozenset({"problems", "group_size", "tokens_in_flight", "evaluations_in_flight", "groups_in_flight"})
+_FREE = (
+    "problems",
+    "rollout.group_size",
+    "rollout.tokens_in_flight",
+    "rollout.evaluations_in_flight",
+    "rollout.groups_in_flight",
+)
 
 
 class CollectConfig(Value):
@@ -105,7 +111,7 @@ class Collection(Rollout):
             BadSettings: it was begun with other settings, or there are no such templates.
         """
         super().__init__(sampler, judge, config.rollout, run=run, seed=config.seed, store=store)
-        announce(store, run, config)
+        announce(store, run, kind="collect", settings=config.model_dump(mode="json"), free=_FREE)
         self.tally = Tally()
 
     async def stored(self, problem: Problem, number: int) -> Trajectory:
@@ -119,41 +125,6 @@ class Collection(Rollout):
         """Store a turn, and count it."""
         await super().keep(problem, number, turn)
         self.tally.count(turn)
-
-
-def announce(store: Store, run: str, config: CollectConfig) -> None:
-    """Announce a run, or make sure that the one of this name is the same.
-
-    Raises:
-        BadSettings: it was begun with other settings, or is no collection.
-    """
-    settings = config.model_dump(mode="json")
-    if store.add_run(run, kind="collect", settings=settings):
-        return
-    known = store.run(run)
-    if known is None or known.kind != "collect":
-        raise BadSettings(f"The run `{run}` is no collection; choose another name.")
-    before, now = _fixed(known.settings or {}), _fixed(settings)
-    changed = sorted(name for name in before.keys() | now.keys() if before.get(name) != now.get(name))
-    if changed:
-        name = changed[0]
-        raise BadSettings(
-            f"The run `{run}` was begun with {name} = {before.get(name)}, not {now.get(name)}; "
-            "go on with what it had, or choose another name."
-        )
-
-
-def _fixed(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Settings that stay what they are for the whole of a run, by their keys with points."""
-    found: dict[str, Any] = {}
-    for name, value in settings.items():
-        if name in _FREE:
-            continue
-        if isinstance(value, Mapping):
-            found |= _fixed(value, f"{prefix}{name}.")
-        else:
-            found[prefix + name] = value
-    return found
 
 
 async def collect(problems: Sequence[Problem], collection: Collection) -> Tally:

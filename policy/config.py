@@ -1,11 +1,11 @@
-"""Configuration of a run: a preset, then a TOML file, then flags, each winning over what comes before."""
+"""Configuration of a run: a preset, then a TOML file, then flags, each winning over what came before."""
 
 import difflib
 import tomllib
 from collections.abc import Iterable, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -52,6 +52,39 @@ def load_config(
         return model.model_validate(values)
     except ValidationError as error:
         raise BadSettings(_sentence(error, model)) from None
+
+
+class Difference(NamedTuple):
+    """A setting that two configurations have otherwise."""
+
+    key: str
+    before: Any
+    """None where it was not set."""
+    now: Any
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested settings by their keys with points; tuples become lists, and lists are values."""
+    found: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{prefix}{key}.")
+        else:
+            found[prefix + key] = list(value) if isinstance(value, tuple) else value
+    return found
+
+
+def differences(before: Mapping[str, Any], now: Mapping[str, Any], free: Iterable[str] = ()) -> list[Difference]:
+    """List by key what two configurations have otherwise; None is as good as absent.
+
+    Keys that are `free`, with all below them, may differ.
+    """
+    old, new, allowed = flat(before), flat(now), tuple(free)
+    return [
+        Difference(key, old.get(key), new.get(key))
+        for key in sorted(old.keys() | new.keys())
+        if old.get(key) != new.get(key) and not any(key == name or key.startswith(f"{name}.") for name in allowed)
+    ]
 
 
 def _preset(kind: str, name: str) -> dict[str, Any]:

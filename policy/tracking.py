@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from drkernel_q.errors import MissingExtra
+from policy.config import flat
 
 FILE = "metrics.jsonl"
 #: Trackers by the names that accelerate has for them, and the packages that they need.
@@ -47,7 +48,7 @@ class Tracking:
         self._path = folder / FILE
         self._loggers = loggers
         if loggers is not None:
-            loggers.init_trackers(run, config=_flat(config))
+            loggers.init_trackers(run, config=_plain(config))
 
     def forget_after(self, step: int) -> None:
         """Drop the lines of later steps, which are about to be done again."""
@@ -100,12 +101,7 @@ def _line(values: Mapping[str, Any]) -> str:
     return json.dumps(finite) + "\n"
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
     """Settings as trackers take them: one level, of numbers, truths and texts."""
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{name}.")
-        else:
-            flat[f"{prefix}{name}"] = value if isinstance(value, bool | int | float | str) else json.dumps(value)
-    return flat
+    plain = bool | int | float | str
+    return {name: value if isinstance(value, plain) else json.dumps(value) for name, value in flat(config).items()}

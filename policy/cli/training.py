@@ -1,7 +1,6 @@
 """What `drkq train` does: from options to a configuration and a run, and what people see of it."""
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,7 +8,7 @@ from drkernel_q.cli.output import emit_json, emit_jsonl, emit_table, emit_text, 
 from drkernel_q.errors import BadSettings, Cancelled
 from drkernel_q.settings import Settings, load_settings
 from policy.cli.live import Live
-from policy.config import load_config
+from policy.config import flat, load_config
 from policy.estimate import Memory, memory, shape_of
 from policy.recipe import TrainConfig
 from policy.shape import new_shape
@@ -149,17 +148,8 @@ def _memory(config: TrainConfig) -> Memory | None:
 
 def to_toml(config: TrainConfig) -> str:
     """Write a configuration as a TOML file that gives it again: one line a setting, those that are not set left out."""
-    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in _flat(config.model_dump(mode="json")).items())
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{name}.")
-        elif value is not None:
-            flat[prefix + name] = value
-    return flat
+    settings = flat(config.model_dump(mode="json"))
+    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items() if value is not None)
 
 
 async def run(order: Order) -> int:

@@ -23,6 +23,7 @@ from trl.trainer.sft_config import SFTConfig as TrlConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
 from drkernel_q.errors import BadSettings, MissingExtra
+from policy.config import differences
 from policy.model import load_model, load_tokenizer, quiet, save_model
 from policy.sft.config import LoraConfig, SftConfig, SftResult
 from policy.sft.record import Record, Stop
@@ -85,18 +86,11 @@ def _claim(config: SftConfig, folder: Path, *, resume: bool) -> None:
         before = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise BadSettings(f"{folder} holds no run to go on with.") from error
-    if different := sorted(_differences(before, now)):
+    different = [f"{key} ({was}, now {is_})" for key, was, is_ in differences(before, now)]
+    if different:
         raise BadSettings(f"{folder} was begun with other settings: {', '.join(different)}.")
     if (folder / "model").exists():
         raise BadSettings(f"{folder} is finished: {folder / 'model'} is there.")
-
-
-def _differences(before: Any, now: Any, prefix: str = "") -> Iterator[str]:
-    if isinstance(before, dict) and isinstance(now, dict):
-        for key in before.keys() | now.keys():
-            yield from _differences(before.get(key), now.get(key), f"{prefix}.{key}" if prefix else key)
-    elif before != now:
-        yield f"{prefix} ({before}, now {now})"
 
 
 def _load(config: SftConfig) -> tuple[PreTrainedModel, torch.dtype]:

@@ -56,7 +56,7 @@ async def test_a_run_goes_on_only_as_it_was_begun(store: Store) -> None:
     with pytest.raises(BadSettings, match=r"rollout\.turns = 5, not 6"):
         a_collection(store, longer)
     store.add_run("other", kind="train", settings={})
-    with pytest.raises(BadSettings, match="no collection"):
+    with pytest.raises(BadSettings, match="is one of `drkq train`"):
         Collection(ScriptedSampler(by_seed), FakeJudge(), SMALL, run="other", store=store)
 
 

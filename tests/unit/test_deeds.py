@@ -85,21 +85,21 @@ def test_the_code_of_ours_may_not_be_replaced_through_a_library_either() -> None
 def test_a_triton_function_is_the_text_s_if_code_and_source_are() -> None:
     source = "import triton\n\n\ndef factory():\n    def kernel(x):\n        y = x + 1\n    return kernel\n"
     text = Text()
-    text.read(source, "/work/candidate.py")
+    text.read(source, "/srv/candidate.py")
     kernel = compiled(source.removeprefix("import triton\n"), "/elsewhere.py")
     assert not text.holds(Written(kernel["factory"](), None))  # on other lines: other code
-    kernel = compiled(source.replace("import triton", ""), "/work/candidate.py")["factory"]()
+    kernel = compiled(source.replace("import triton", ""), "/srv/candidate.py")["factory"]()
     assert text.holds(Written(kernel, None))
     assert text.holds(Written(kernel, "def kernel(x):\n    y = x + 1\n"))
     assert not text.holds(Written(kernel, "def kernel(x):\n    y = x + 2\n"))
-    other = compiled("def kernel(x):\n    y = x + 2\n", "/work/candidate.py")["kernel"]
+    other = compiled("def kernel(x):\n    y = x + 2\n", "/srv/candidate.py")["kernel"]
     assert not text.holds(Written(other, None))
     assert not text.holds(None)
 
 
 def test_a_source_that_cannot_be_compiled_holds_nothing() -> None:
     text = Text()
-    text.read("def f(:\n", "/work/candidate.py")
+    text.read("def f(:\n", "/srv/candidate.py")
     assert not text.holds(Written(lambda: None, None))
 
 

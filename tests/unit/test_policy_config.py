@@ -6,7 +6,7 @@ import pytest
 
 from drkernel_q.errors import BadSettings
 from drkernel_q.value import Value
-from policy.config import load_config, presets
+from policy.config import differences, load_config, presets
 
 
 class Inner(Value):
@@ -48,3 +48,9 @@ def test_a_wrong_file_or_preset_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadSettings, match="no preset `huge`"):
         load_config(Outer, "none", preset="huge")
     assert presets("none") == []
+
+
+def test_what_differs_is_listed_by_key_and_nothing_else() -> None:
+    before = {"a": {"b": [1, 2], "c": None, "d": 1}, "free": {"x": 1}, "gone": 3}
+    now = {"a": {"b": (1, 2), "d": 2}, "free": {"x": 2}, "freedom": 4}
+    assert differences(before, now, ("free",)) == [("a.d", 1, 2), ("freedom", None, 4), ("gone", 3, None)]
