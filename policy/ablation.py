@@ -6,12 +6,12 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, field_validator
 
+from drkernel_q import record
 from drkernel_q.errors import BadSettings
 from drkernel_q.value import Value
 from policy.config import flat, load_config
 from policy.curve import Series
 from policy.recipe import TrainConfig
-from policy.tracking import FILE, read
 
 
 class AblationConfig(Value):
@@ -81,7 +81,10 @@ def chosen(config: AblationConfig, arms: tuple[str, ...]) -> AblationConfig:
 
 def series(runs: list[ArmRun], folder: Path) -> list[Series]:
     """Read what the runs below a folder have written so far; those that have not begun are left out."""
-    found = [Series(run.arm, run.seed, run.config.rollout.turns, read(folder / run.name / FILE)) for run in runs]
+    found = [
+        Series(run.arm, run.seed, run.config.rollout.turns, record.read(folder / run.name / record.FILE))
+        for run in runs
+    ]
     return [each for each in found if each.rows]
 
 

@@ -2,15 +2,14 @@
 
 import json
 import math
-import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
+from drkernel_q import record
 from drkernel_q.errors import MissingExtra
 from policy.config import flat
 
-FILE = "metrics.jsonl"
 #: Trackers by the names that accelerate has for them, and the packages that they need.
 TRACKERS = {
     "tensorboard": "tensorboard",
@@ -45,22 +44,18 @@ class Tracking:
     def __init__(self, folder: Path, loggers: Loggers | None, *, run: str, config: Mapping[str, Any]) -> None:
         """Go on in a folder, or begin there; the trackers are told the configuration."""
         folder.mkdir(parents=True, exist_ok=True)
-        self._path = folder / FILE
+        self._path = folder / record.FILE
         self._loggers = loggers
         if loggers is not None:
             loggers.init_trackers(run, config=_plain(config))
 
     def forget_after(self, step: int) -> None:
         """Drop the lines of later steps, which are about to be done again."""
-        kept = [line for line in read(self._path) if line["step"] <= step]
-        temporary = self._path.with_suffix(f".{os.getpid()}")
-        temporary.write_text("".join(_line(line) for line in kept), encoding="utf-8")
-        temporary.replace(self._path)
+        record.forget_after(self._path, step)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Write the numbers of a step; one that is not finite is null in the file and left out elsewhere."""
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(_line({"step": step, **metrics}))
+        record.append(self._path, step, metrics)
         if self._loggers is not None:
             self._loggers.log({name: value for name, value in metrics.items() if math.isfinite(value)}, step=step)
 
@@ -68,11 +63,6 @@ class Tracking:
         """Let trackers finish."""
         for tracker in self._loggers.trackers if self._loggers is not None else ():
             tracker.finish()
-
-
-def read(path: Path) -> list[dict[str, Any]]:
-    """Read the lines of a metrics file; a last line that was cut is left out."""
-    return list(_lines(path)) if path.exists() else []
 
 
 def check_trackers(names: tuple[str, ...]) -> None:
@@ -86,19 +76,6 @@ def check_trackers(names: tuple[str, ...]) -> None:
     for name in names:
         if importlib.util.find_spec(TRACKERS[name]) is None:
             raise MissingExtra(f"The tracker `{name}` needs the Python package `{TRACKERS[name]}`, which is not there.")
-
-
-def _lines(path: Path) -> Iterator[dict[str, Any]]:
-    for text in path.read_text(encoding="utf-8").splitlines():
-        try:
-            yield json.loads(text)
-        except json.JSONDecodeError:
-            return
-
-
-def _line(values: Mapping[str, Any]) -> str:
-    finite = {name: None if value is None or not math.isfinite(value) else value for name, value in values.items()}
-    return json.dumps(finite) + "\n"
 
 
 def _plain(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -27,18 +27,19 @@ def command(run: str, output: Path | None, figures: Path | None) -> None:
       drkq report runs/rl
     """  # noqa: D301 - click wants the backspace character itself
     from drkernel_q.errors import BadSettings
+    from drkernel_q.record import FILE
     from drkernel_q.report import page
-    from drkernel_q.report.facts import RECORD, gather
+    from drkernel_q.report.facts import gather
     from drkernel_q.report.page import figures as drawn
     from drkernel_q.settings import load_settings
     from drkernel_q.store import Store
 
     settings = load_settings()
     path = output or Path(f"{_file_name(Path(run).name)}.html")
-    folder = Path(run) if (Path(run) / RECORD).is_file() else settings.data_dir / "runs" / run
+    folder = Path(run) if (Path(run) / FILE).is_file() else settings.data_dir / "runs" / run
     with Store.open(settings.store) as store:
         store.check()
-        facts = gather(store, folder.resolve().name if folder == Path(run) else run, folder / RECORD)
+        facts = gather(store, folder.resolve().name if folder == Path(run) else run, folder / FILE)
     try:
         path.write_text(page(facts), encoding="utf-8", errors="backslashreplace")
         if figures is not None:

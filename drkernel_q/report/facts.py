@@ -1,19 +1,17 @@
 """What a report shows of a run: answers to named queries, and the record that a training run keeps in its folder."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from drkernel_q.errors import BadInput
+from drkernel_q.record import read
 from drkernel_q.store import Store
 from drkernel_q.store.query import ask
 from drkernel_q.store.run import Run
 
 #: Speedups whose shares are shown by turn; each is a question over all turns of the run.
 FOLLOWED = (1.0, 1.2)
-#: File in the folder of a training run that has a JSON line a step.
-RECORD = "metrics.jsonl"
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -54,23 +52,10 @@ def gather(store: Store, name: str, record: Path) -> Facts:
         evidence=_answer(store, "evidence", run=name),
         best=_answer(store, "best-of-run", run=name),
         profiles=_answer(store, "lazy-and-fused", run=name),
-        record=_record(record),
+        record=read(record),
     )
 
 
 def _answer(store: Store, name: str, **values: Any) -> list[dict[str, Any]]:
     with ask(store, name, values) as answer:
         return [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
-
-
-def _record(file: Path) -> list[dict[str, Any]]:
-    """Read JSON lines; a last line that is not whole yet is left out."""
-    if not file.is_file():
-        return []
-    found = []
-    for line in file.read_text(encoding="utf-8").splitlines():
-        try:
-            found.append(json.loads(line))
-        except ValueError:
-            break
-    return found

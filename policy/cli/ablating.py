@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from drkernel_q import record
 from drkernel_q.cli.output import emit_json, emit_table, emit_text, say
 from drkernel_q.errors import BadSettings, Cancelled
 from drkernel_q.settings import load_settings
@@ -20,7 +21,6 @@ from policy.cli.training import to_toml
 from policy.config import load_config
 from policy.curve import COLUMNS, PANELS, OverSeeds, Panel, Point, curve, drawing, summary, table
 from policy.recipe import TrainConfig
-from policy.tracking import FILE, read
 
 DEFAULT_PRESET = "article"
 #: What the table for people shows of each arm, by metric.
@@ -133,7 +133,7 @@ def _state(order: Order, run: ArmRun) -> str:
     if not settings.exists():
         return "new"
     before = load_config(TrainConfig, "train", file=settings)
-    steps = max((line["step"] for line in read(folder / FILE)), default=0)
+    steps = max((line["step"] for line in record.read(folder / record.FILE)), default=0)
     if steps < run.config.steps or not (folder / "model").exists():
         return f"step {steps}"
     if before != run.config:

@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from policy.cli.writer import sampling_options
+
 _PATH = click.Path(path_type=Path)
 
 
@@ -20,18 +22,7 @@ _PATH = click.Path(path_type=Path)
 @click.option(
     "--baseline", default="eager", show_default=True, metavar="LIST", help="eager, compile, or both by comma."
 )
-@click.option(
-    "--temperature", type=click.FloatRange(0), default=1.0, show_default=True, help="0 is greedy: the same again."
-)
-@click.option(
-    "--max-new-tokens", type=click.IntRange(1), metavar="N", help="Longest answer (default: 8192 or half the context)."
-)
-@click.option(
-    "--context-tokens", type=click.IntRange(1), metavar="N", help="Longest prompt and answer (default: the model's)."
-)
-@click.option(
-    "--templates", default="default", show_default=True, metavar="NAME", help="Set of prompt templates, or a folder."
-)
+@sampling_options
 @click.option("--device", metavar="DEVICE", help="Where kernels are judged: auto, cpu, cuda:N (also: DRKQ_DEVICE).")
 @click.option("--kernelbench", metavar="DIR", type=_PATH, help="A checkout of KernelBench (also: DRKQ_KERNELBENCH).")
 @click.option(

@@ -6,6 +6,8 @@ from typing import Any
 
 import click
 
+from policy.cli.writer import sampling_options
+
 _PATH = click.Path(path_type=Path)
 
 
@@ -38,16 +40,7 @@ _PATH = click.Path(path_type=Path)
 @click.option("--max-cost", type=float, metavar="C", help="Spend no more than this, by the prices below.")
 @click.option("--price-prompt", type=float, default=0.0, metavar="C", help="Price of a million prompt tokens.")
 @click.option("--price-completion", type=float, default=0.0, metavar="C", help="Price of a million completion tokens.")
-@click.option("--temperature", type=click.FloatRange(0), default=1.0, show_default=True, help="0 takes the likeliest.")
-@click.option(
-    "--max-new-tokens", type=click.IntRange(1), metavar="N", help="Longest answer (default: 8192 or half the context)."
-)
-@click.option(
-    "--context-tokens", type=click.IntRange(1), metavar="N", help="Longest prompt and answer (default: the model's)."
-)
-@click.option(
-    "--templates", default="default", show_default=True, metavar="NAME", help="Set of prompt templates, or a folder."
-)
+@sampling_options
 @click.option("--device", metavar="DEVICE", help="Where kernels are judged: auto, cpu, cuda:N (also: DRKQ_DEVICE).")
 @click.option(
     "--timing-budget", "timing_budget_s", type=click.FloatRange(0.1, 600), metavar="SECONDS", help="Of one evaluation."

@@ -1,7 +1,6 @@
 """Record: what a run tells while it goes on, to metrics.jsonl and to people; and the way to stop it."""
 
 import contextlib
-import json
 import math
 import signal
 import threading
@@ -12,6 +11,7 @@ from typing import Any
 
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from drkernel_q import record
 from drkernel_q.errors import Cancelled
 
 #: What the libraries call it, and what we do.
@@ -39,19 +39,13 @@ class Record(TrainerCallback):
         self._file, self._tell, self._every, self._validates = file, tell, every, validates
         self._begun, self._first_step, self._tokens_before = 0.0, 0, 0
 
-    def _write(self, line: dict[str, Any]) -> None:
-        finite = {name: value if math.isfinite(value) else None for name, value in line.items()}
-        with self._file.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(finite) + "\n")
-
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         """Forget what was written after the checkpoint that the run goes on from."""
         self._begun, self._first_step = time.monotonic(), state.global_step
         if state.is_world_process_zero and self._file.exists():
-            kept = [line for line in _lines(self._file) if line["step"] <= state.global_step]
-            self._file.write_text("".join(json.dumps(line) + "\n" for line in kept), encoding="utf-8")
+            kept = record.forget_after(self._file, state.global_step)
             self._tokens_before = max((line.get("tokens") or 0 for line in kept), default=0)
 
     def on_log(
@@ -69,7 +63,7 @@ class Record(TrainerCallback):
         self._take(facts, state)
         if "tokens" in facts:
             facts["tokens"] += self._tokens_before
-        self._write({"step": state.global_step, "epoch": round(state.epoch or 0, 4), **facts})
+        record.append(self._file, state.global_step, {"epoch": round(state.epoch or 0, 4), **facts})
         if "validation_loss" in facts:
             self._tell(
                 f"step {state.global_step}/{state.max_steps}  validation loss {facts['validation_loss']:.4f}  "
@@ -98,13 +92,6 @@ class Record(TrainerCallback):
             f"accuracy {facts.get('accuracy', math.nan):.3f}  lr {facts.get('learning_rate', 0.0):.2e}  "
             f"{self.tokens_per_s:,.0f} tok/s  {left_s / 60:.1f} min left"
         )
-
-
-def _lines(file: Path) -> Iterator[dict[str, Any]]:
-    """Read the lines that are whole; a run that was killed may have left a part of one."""
-    for line in file.read_text(encoding="utf-8").splitlines():
-        with contextlib.suppress(ValueError):
-            yield json.loads(line)
 
 
 class Stop(TrainerCallback):

@@ -23,6 +23,7 @@ from trl.trainer.sft_config import SFTConfig as TrlConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
 from drkernel_q.errors import BadSettings, MissingExtra
+from drkernel_q.record import FILE
 from policy.config import differences
 from policy.model import load_model, load_tokenizer, quiet, save_model
 from policy.sft.config import LoraConfig, SftConfig, SftResult
@@ -49,7 +50,7 @@ def run_sft(config: SftConfig, folder: Path, *, resume: bool = False, tell: Tell
     tokenizer = load_tokenizer(config.model)
     rows = Rows(config.data, tokenizer)
     model, saved_dtype = _load(config)
-    record = Record(folder / "metrics.jsonl", tell, config.log_every, validates=bool(rows.validation.rows))
+    record = Record(folder / FILE, tell, config.log_every, validates=bool(rows.validation.rows))
     stop = Stop()
     with _quiet_libraries():
         trainer = make_trainer(config, folder, model, tokenizer, rows, [record, stop])

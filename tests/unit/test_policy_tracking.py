@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from drkernel_q import record
 from drkernel_q.errors import MissingExtra
 from drkernel_q.kernel import Kernel
 from drkernel_q.lesson import Lesson
 from drkernel_q.trajectory import Group, Trajectory, Turn
-from policy import tracking
 from policy.telemetry import lesson_metrics, rollout_metrics, staleness_metrics
-from policy.tracking import FILE, TRACKERS, Tracking, check_trackers
+from policy.tracking import TRACKERS, Tracking, check_trackers
 from tests.values import SOFTMAX, an_evaluation
 
 
@@ -112,12 +112,12 @@ def test_lines_outlive_a_resume_and_trackers_get_what_is_finite(tmp_path: Path) 
     kept = Tracking(tmp_path, recorder, run="r", config={"a": {"b": (1, 2), "c": None}, "d": 1e-6})
     for step in (1, 2, 3):
         kept.log(step, {"reward/mean": float(step), "bad": math.nan})
-    with (tmp_path / FILE).open("a") as file:
+    with (tmp_path / record.FILE).open("a") as file:
         file.write('{"step": 4, "rew')  # killed while writing
     again = Tracking(tmp_path, None, run="r", config={})
     again.forget_after(2)
     again.log(3, {"reward/mean": 7.0})
-    lines = tracking.read(tmp_path / FILE)
+    lines = record.read(tmp_path / record.FILE)
     assert [line["step"] for line in lines] == [1, 2, 3]
     assert lines[0] == {"step": 1, "reward/mean": 1.0, "bad": None}
     assert lines[2]["reward/mean"] == 7.0
@@ -137,4 +137,4 @@ def test_a_tracker_that_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatc
 def test_every_line_is_json(tmp_path: Path) -> None:
     kept = Tracking(tmp_path, None, run="r", config={})
     kept.log(1, {"x": math.inf})
-    assert json.loads((tmp_path / FILE).read_text()) == {"step": 1, "x": None}
+    assert json.loads((tmp_path / record.FILE).read_text()) == {"step": 1, "x": None}

@@ -12,12 +12,13 @@ import pytest
 import torch
 from accelerate import Accelerator
 
+from drkernel_q import record
 from drkernel_q.errors import BadSettings, NoSampler
 from drkernel_q.lesson import Lesson
 from drkernel_q.problem import Problem, find_problems
 from drkernel_q.settings import load_settings
 from drkernel_q.store import Store
-from policy import checkpoint, tracking
+from policy import checkpoint
 from policy.learner import Learner
 from policy.phase import Phases
 from policy.recipe import TrainConfig
@@ -84,7 +85,7 @@ class Run:
 
     def metrics(self) -> list[dict[str, Any]]:
         """Lines of the run without times, which are never the same twice."""
-        lines = tracking.read(self.folder / tracking.FILE)
+        lines = record.read(self.folder / record.FILE)
         return [{name: value for name, value in line.items() if not name.startswith("time/")} for line in lines]
 
 
