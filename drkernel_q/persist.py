@@ -52,6 +52,17 @@ class Entry(NamedTuple):
     reply: Reply
 
 
+def lag_s(broker: Redis) -> float:
+    """Tell how long the oldest reply waits to be written, by the broker's clock; 0 when none does."""
+    oldest: Any = broker.xrange(keys.RESULTS, count=1)
+    seconds, microseconds = broker.time()
+    if not oldest:
+        return 0.0
+    entry = oldest[0][0]
+    written_ms = int(str(entry.decode() if isinstance(entry, bytes) else entry).partition("-")[0])
+    return max(0.0, seconds + microseconds / 1e6 - written_ms / 1e3)
+
+
 class Persister:
     """Moves replies from the broker to the store; any number may run at once."""
 

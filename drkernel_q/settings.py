@@ -6,9 +6,11 @@ import os
 import tempfile
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, urlsplit, urlunsplit
 
 import platformdirs
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationError, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -46,6 +48,11 @@ class Settings(BaseSettings):
         use_attribute_docstrings=True,
     )
 
+    # Before the URLs that they complete: pydantic validates in this order.
+    broker_password_file: Path | None = None
+    """File whose first line is the broker's password; it takes the place of one in the URL."""
+    store_password_file: Path | None = None
+    """File whose first line is PostgreSQL's password; it takes the place of one in the URL."""
     broker_url: SecretStr | None = None
     """Redis URL of a cluster's broker; none starts the embedded one."""
     store_url: SecretStr | None = None
@@ -76,6 +83,21 @@ class Settings(BaseSettings):
     """Where the device locks live; the same for every user and container of a machine."""
     debug: bool = False
     """Show tracebacks."""
+
+    @field_validator("broker_password_file", "store_password_file")
+    @classmethod
+    def _hold_a_password(cls, path: Path | None) -> Path | None:
+        if path is not None:
+            _first_line(path)
+        return path
+
+    @field_validator("broker_url", "store_url")
+    @classmethod
+    def _take_the_password(cls, url: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        path = info.data.get(str(info.field_name).replace("_url", "_password_file"))
+        if url is None or path is None:
+            return url
+        return SecretStr(_with_password(url.get_secret_value(), _first_line(path)))
 
     @classmethod
     def settings_customise_sources(
@@ -109,6 +131,27 @@ class Settings(BaseSettings):
         if len(str(home / digest / "control.sock")) > MAX_SOCKET_PATH:
             home = Path("/tmp") / f"drkq-{os.getuid()}"  # noqa: S108 - the only short path; made 0700 by its maker
         return home / digest
+
+
+def _first_line(path: Path) -> str:
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise PydanticCustomError("password_file", f"{path} cannot be read: {reason}") from None
+    if not lines or not lines[0]:
+        raise PydanticCustomError("password_file", f"{path} holds no password")
+    return lines[0]
+
+
+def _with_password(url: str, password: str) -> str:
+    """Put a password into a URL; one of a file has no place for it, and stays."""
+    parts = urlsplit(url)
+    if parts.scheme == "sqlite":
+        return url
+    login, _, host = parts.netloc.rpartition("@")
+    user = login.partition(":")[0]
+    return urlunsplit(parts._replace(netloc=f"{user}:{quote(password, safe='')}@{host}"))
 
 
 def load_settings(**flags: Any) -> Settings:

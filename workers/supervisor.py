@@ -200,7 +200,8 @@ class Supervisor:
             "DRKQ_DEVICE": self.device.name,
             "DRKQ_WORKER_ID": self.id,
         }
-        environment.pop("DRKQ_STORE_URL", None)  # workers publish; they hold no credentials of the store
+        for name in ("DRKQ_STORE_URL", "DRKQ_STORE_PASSWORD_FILE"):
+            environment.pop(name, None)  # workers publish; they hold no credentials of the store
         return subprocess.Popen(
             command,
             env=environment,

@@ -1,5 +1,7 @@
 """`drkq up`, `drkq down` and `drkq status`: the broker and the workers that commands of this machine use."""
 
+import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -19,18 +21,30 @@ _IDLE_QUEUES = ("eval.cuda", "eval.cpu")
 @click.option(
     "--device", "devices", multiple=True, metavar="DEVICE", help="auto, cpu or cuda:N; may be given several times."
 )
-def up(devices: tuple[str, ...]) -> None:
+@click.option(
+    "--compose", "in_containers", is_flag=True, help="Start the services of ./compose.yaml by docker instead."
+)
+@click.option("--profile", "profiles", multiple=True, metavar="NAME", help="A further profile of compose.yaml: train.")
+def up(devices: tuple[str, ...], in_containers: bool, profiles: tuple[str, ...]) -> None:
     """Start the broker and the workers of this machine, and keep them running.
 
     Without it, each command starts what it needs and stops it at its end; with it, the next commands begin at once.
+    With --compose they are containers, beside PostgreSQL and a persister; passwords are made at the first time.
 
     \b
     Examples:
       drkq up
       drkq up --device cuda:0 --device cuda:1
+      drkq up --compose
+      drkq up --compose --device cuda:0 --profile train
     """  # noqa: D301 - click wants the backspace character itself
     from drkernel_q import local
 
+    if in_containers:
+        _compose_up(devices, profiles)
+        return
+    if profiles:
+        raise click.UsageError("--profile goes with --compose.")
     settings = _own_machine()
     with progress("Starting") as tell:
         found = local.keep(settings, devices or (settings.device,), tell)
@@ -39,15 +53,22 @@ def up(devices: tuple[str, ...]) -> None:
 
 
 @click.command()
-def down() -> None:
+@click.option("--compose", "in_containers", is_flag=True, help="Stop the services of ./compose.yaml; volumes stay.")
+def down(in_containers: bool) -> None:
     """Stop the broker and the workers of this machine; what they were doing is given up.
 
     \b
-    Example:
+    Examples:
       drkq down
+      drkq down --compose
     """  # noqa: D301 - click wants the backspace character itself
     from drkernel_q import local
+    from drkernel_q.local import compose
 
+    if in_containers:
+        compose.find(Path.cwd())
+        _run_docker([*compose.COMMAND, "--profile", "*", "down"])
+        return
     with progress("Stopping"):
         stopped = local.stop(_own_machine())
     say("Stopped." if stopped else "Nothing was running.")
@@ -121,6 +142,27 @@ def broker_url(settings: "Settings", stack: "StackStatus | None") -> str | None:
     if settings.broker_url is not None:
         return settings.broker_url.get_secret_value()
     return stack.url if stack else None
+
+
+def _compose_up(devices: tuple[str, ...], profiles: tuple[str, ...]) -> None:
+    from drkernel_q.local import compose
+    from drkernel_q.local.process import resolve_devices
+    from drkernel_q.settings import load_settings
+
+    folder = compose.find(Path.cwd())
+    chosen = [*map(compose.profile, resolve_devices(list(devices or (load_settings().device,)))), *profiles]
+    made = compose.make_secrets(folder)
+    if made:
+        say(f"Made {', '.join(made)} in {compose.SECRETS}/; keep that folder.")
+    _run_docker(compose.up(chosen))
+
+
+def _run_docker(command: list[str]) -> None:
+    """Say what is run, and run it."""
+    from drkernel_q.local import compose
+
+    say(f"$ {shlex.join(command)}")
+    compose.run(command)
 
 
 def _own_machine() -> "Settings":

@@ -29,7 +29,8 @@ def worker_environment(settings: Settings, broker_url: str) -> dict[str, str]:
     """Environment of a worker: the broker, and nothing of the store."""
     passed_on = {f"DRKQ_{name.upper()}": str(getattr(settings, name)) for name in _PASSED_ON}
     environment = os.environ | passed_on | {"DRKQ_BROKER_URL": broker_url}
-    environment.pop("DRKQ_STORE_URL", None)
+    for name in ("DRKQ_STORE_URL", "DRKQ_STORE_PASSWORD_FILE", "DRKQ_BROKER_PASSWORD_FILE"):
+        environment.pop(name, None)
     return environment
 
 

@@ -72,17 +72,6 @@ def test_decisions_are_numbered_without_a_gap() -> None:
     assert [path.name[:4] for path in decisions] == [f"{number:04}" for number in range(1, len(decisions) + 1)]
 
 
-def test_compose_runs_commands_that_exist_and_its_worker_has_no_store() -> None:
-    text = (ROOT / "compose.yaml").read_text()
-    commands = set(re.findall(r"^    command: \[(\w+)", text, re.MULTILINE))
-    assert {"db", "persist", "worker"} <= commands <= set(PROJECT["project"]["entry-points"]["drkq.commands"])
-    services = dict(re.findall(r"^  ([\w-]+):\n((?:    .*\n)+)", text, re.MULTILINE))
-    stores = {name for name, body in services.items() if "*store" in body}
-    assert stores == {"migrate", "persister", "client"}
-    assert re.search(r"networks: \[queue\]", services["worker-cpu"])
-    assert "ports:" not in text
-
-
 #: What belongs to a checkout and not to the repository; read from .gitignore, since CI may have no git.
 IGNORED = [line.strip("/") for line in (ROOT / ".gitignore").read_text().splitlines()]
 

@@ -1,6 +1,7 @@
 """`drkq up`, `down` and `status`, over a real stack and a real worker on the cpu device."""
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -8,9 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
-from drkernel_q.errors import BadSettings, NoBroker
+from drkernel_q.errors import BadSettings, NoBroker, Unavailable
 
 pytestmark = pytest.mark.redis
 
@@ -61,6 +63,51 @@ def test_down_of_nothing_is_no_error() -> None:
     done = drkq("down")
     assert (done.returncode, done.stdout) == (0, "")
     assert "Nothing was running." in done.stderr
+
+
+def docker(folder: Path, code: int) -> str:
+    """Make a `docker` that writes down what it is asked, and ends with a code; return a PATH that begins with it."""
+    program = folder / "docker"
+    program.write_text(f'#!/bin/sh\necho "$@" > {folder}/asked\nexit {code}\n')
+    program.chmod(0o755)
+    return f"{folder}:{os.environ['PATH']}"
+
+
+def test_up_by_compose_makes_passwords_once_and_says_what_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "no compose.yaml" in drkq("up", "--compose").stderr
+    (tmp_path / "compose.yaml").touch()
+    monkeypatch.setenv("PATH", docker(tmp_path, 0))
+    devices = ("--device", "cuda:0", "--device", "cuda:3", "--device", "cpu")
+    done = drkq("up", "--compose", *devices, "--profile", "train")
+    assert done.returncode == 0, done.stderr
+    expected = "compose --profile gpu-0 --profile gpu-3 --profile cpu --profile train up --build --detach --wait"
+    assert (tmp_path / "asked").read_text() == f"{expected}\n"
+    assert f"$ docker {expected}\n" in done.stderr
+    assert (tmp_path / "secrets").stat().st_mode & 0o777 == 0o700
+    made = {path.name: path.read_text() for path in (tmp_path / "secrets").iterdir()}
+    assert set(made) == {"redis-password", "worker-password", "postgres-password"}
+    assert len(set(made.values())) == len(made)
+    assert not [text for text in made.values() if text.strip() in done.stderr]
+    assert drkq("down", "--compose").returncode == 0
+    assert (tmp_path / "asked").read_text() == "compose --profile * down\n"
+    assert drkq("up", "--compose").returncode == 0
+    assert {path.name: path.read_text() for path in (tmp_path / "secrets").iterdir()} == made
+
+
+def test_up_by_compose_without_docker_is_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "compose.yaml").touch()
+    monkeypatch.setenv("PATH", docker(tmp_path, 125))
+    done = drkq("up", "--compose")
+    assert (done.returncode, "docker ended with code 125" in done.stderr) == (Unavailable.exit_code, True)
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    done = drkq("up", "--compose")
+    assert (done.returncode, "docker is not installed" in done.stderr) == (Unavailable.exit_code, True)
+    assert "Traceback" not in done.stderr
+    assert drkq("up", "--profile", "train").returncode == click.UsageError.exit_code
 
 
 @pytest.mark.parametrize("command", ["up", "down"])

@@ -91,6 +91,41 @@ def test_secrets_are_masked_wherever_a_person_looks() -> None:
     assert settings.broker_url.get_secret_value() == SECRET
 
 
+@pytest.mark.parametrize(
+    ("url", "complete"),
+    [
+        ("redis://broker:6379/0", "redis://:p%40ss%2Fw@broker:6379/0"),
+        (
+            "rediss://me:old@broker:6380/0?ssl_cert_reqs=required",
+            "rediss://me:p%40ss%2Fw@broker:6380/0?ssl_cert_reqs=required",
+        ),
+        ("redis+socket:///run/b.sock?virtual_host=0", "redis+socket://:p%40ss%2Fw@/run/b.sock?virtual_host=0"),
+        ("postgresql+psycopg://drkq@/x?host=/tmp", "postgresql+psycopg://drkq:p%40ss%2Fw@/x?host=/tmp"),
+        ("sqlite:////data/drkq.sqlite", "sqlite:////data/drkq.sqlite"),
+    ],
+)
+def test_a_password_may_come_by_a_file(
+    url: str, complete: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "password").write_text("p@ss/w\n")
+    kind = "broker" if url.startswith("redis") else "store"
+    monkeypatch.setenv(f"DRKQ_{kind.upper()}_PASSWORD_FILE", str(tmp_path / "password"))
+    monkeypatch.setenv(f"DRKQ_{kind.upper()}_URL", url)
+    settings = load_settings()
+    found = settings.broker_url if kind == "broker" else settings.store_url
+    assert found is not None
+    assert found.get_secret_value() == complete
+    assert "p%40" not in str(explain(settings))
+
+
+@pytest.mark.parametrize(("text", "said"), [(None, "cannot be read: No such file"), ("\n", "holds no password")])
+def test_a_password_file_that_holds_none_is_named(text: str | None, said: str, tmp_path: Path) -> None:
+    if text is not None:
+        (tmp_path / "password").write_text(text)
+    with pytest.raises(BadSettings, match=f"`broker_password_file` is wrong: .*{said}"):
+        load_settings(broker_password_file=tmp_path / "password", broker_url="redis://broker")
+
+
 def test_error_about_a_misspelt_secret_does_not_quote_it() -> None:
     write_project(f'brocker_url = "{SECRET}"')
     with pytest.raises(BadSettings, match="brocker_url") as caught:
