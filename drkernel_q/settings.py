@@ -81,6 +81,10 @@ class Settings(BaseSettings):
     """Where devices that are out of service are written down; it must outlive the worker."""
     lock_dir: Path = Field(default_factory=lambda: Path(tempfile.gettempdir()) / "drkq-locks")
     """Where the device locks live; the same for every user and container of a machine."""
+    gateway_tokens: Path | None = None
+    """File of the tokens that `drkq serve` lets in, NAME TOKEN [RIGHTS] a line."""
+    gateway_token: SecretStr | None = None
+    """Or the only token that it lets in, with every right."""
     debug: bool = False
     """Show tracebacks."""
 

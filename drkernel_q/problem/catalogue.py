@@ -63,11 +63,11 @@ def load_kernelbench(checkout: Path, spec: str) -> Problem:
     raise BadProblem(f"There is no problem {spec} in {checkout}.")
 
 
-def find_problem(spec: str, settings: "Settings") -> Problem:
+def find_problem(spec: str, settings: "Settings", *, paths: bool = True) -> Problem:
     """Find what a user means by `--problem`.
 
     In this order: `1/23` of KernelBench; `builtin:NAME`; the name of an added problem; the name of a built-in
-    one; a file; `FILE#ROW` of a data set.
+    one; a file; `FILE#ROW` of a data set. Without `paths` only names mean anything, for whoever may not read files.
 
     Raises:
         BadProblem: nothing is meant, or what is meant is no reference.
@@ -80,6 +80,8 @@ def find_problem(spec: str, settings: "Settings") -> Problem:
     named = {f"builtin:{name}": file for name, file in builtin.items()} | builtin | added_files(settings)
     if spec in named:
         return load_problem(named[spec])
+    if not paths:
+        raise _unknown(spec, list(named))
     return _load_path(spec, list(named))
 
 
@@ -96,6 +98,10 @@ def _load_path(spec: str, names: list[str]) -> Problem:
         raise BadProblem(f"{spec} holds many problems; name one by its row, such as '{spec}#0'.")
     if path.suffix == ".py" or path.is_file() or os.sep in spec:
         return load_problem(path)
+    raise _unknown(spec, names)
+
+
+def _unknown(spec: str, names: list[str]) -> BadProblem:
     close = difflib.get_close_matches(spec, names, n=1)
     hint = f"did you mean `{close[0]}`?" if close else "`drkq problem list` shows what there is."
-    raise BadProblem(f"There is no problem `{spec}`; {hint}")
+    return BadProblem(f"There is no problem `{spec}`; {hint}")

@@ -1,0 +1,96 @@
+"""The server: uvicorn around the application, ending as it should."""
+
+import asyncio
+import ipaddress
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from drkernel_q.errors import BadSettings
+from drkernel_q.gateway.access import Tokens
+from drkernel_q.gateway.context import Gateway
+from drkernel_q.gateway.limits import Limits
+
+#: How long open requests may take when the server ends; those that only wait are sent away at once.
+END_S = 10
+
+
+class Server(uvicorn.Server):
+    """Tells the application of the end before it waits for the connections, which might wait for something."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """End on a signal."""
+        self._tell()
+        super().handle_exit(sig, frame)
+
+    def end(self) -> None:
+        """End, asked from another thread."""
+        self._tell()
+        self.should_exit = True
+
+    def _tell(self) -> None:
+        app = self.config.app
+        assert isinstance(app, FastAPI)
+        gateway: Gateway | None = getattr(app.state, "gateway", None)
+        if gateway is not None:
+            gateway.close()
+
+
+def configuration(app: FastAPI, host: str, port: int, limits: Limits) -> uvicorn.Config:
+    """Configure uvicorn: it logs nothing by itself, and bounds what is open."""
+    return uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        limit_concurrency=limits.connections,
+        timeout_graceful_shutdown=END_S,
+        lifespan="on",
+    )
+
+
+def check_host(host: str, tokens: Tokens | None) -> None:
+    """Refuse to listen beyond this machine without tokens.
+
+    Raises:
+        BadSettings: it would.
+    """
+    if tokens is None and not _is_loopback(host):
+        raise BadSettings(
+            f"Whoever reaches {host} could run code on the workers: name a file of tokens by --tokens, or listen on "
+            "127.0.0.1."
+        )
+
+
+def serve(app: FastAPI, host: str, port: int, limits: Limits, started: Callable[[str], None]) -> None:
+    """Serve until SIGTERM or SIGINT; `started` is told the URL.
+
+    Raises:
+        BadSettings: the port is taken, or may not be used.
+    """
+    server = Server(configuration(app, host, port, limits))
+
+    async def run() -> None:
+        serving = asyncio.create_task(server.serve())
+        while not server.started and not serving.done():
+            await asyncio.sleep(0.02)
+        if server.started:
+            number = server.servers[0].sockets[0].getsockname()[1]
+            started(f"http://{f'[{host}]' if ':' in host else host}:{number}")
+        await serving
+
+    try:
+        asyncio.run(run())
+    except SystemExit as error:
+        raise BadSettings(f"Nothing can listen on {host}, port {port}: it is taken, or not allowed.") from error
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
