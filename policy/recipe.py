@@ -125,7 +125,8 @@ class TrainConfig(Value):
     shared_device: bool = True
     """Whether sampler, workers and trainer use one device, and must take turns."""
     judge_device: str = "auto"
-    """Where kernels are judged: `auto`, `cpu`, `cuda` or `cuda:N`."""
+    """Where kernels are judged: `auto`, `cpu`, `cuda` or `cuda:N`; or `recorded`: nowhere, by facts of the kind of
+    device that DRKQ_RECORDED names. What was never measured has no reward then, and nothing is learned from it."""
     protocol: Protocol = Protocol()
     """How kernels are judged: trials, baselines, precision, time for timing."""
     model: ModelConfig = ModelConfig()

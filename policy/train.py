@@ -3,7 +3,8 @@
 import asyncio
 import shutil
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from policy.model import load_model, make_model
 from policy.phase import PhasedJudge, PhasedSampler, Phases
 from policy.publisher import InProcess, Publisher, SharedFolder
 from policy.recipe import TrainConfig
+from policy.recorded import RECORDED, RecordedJudge
 from policy.rollout import Rollout
 from policy.sampler.factory import open_sampler
 from policy.sampler.transformers import TransformersSampler
@@ -78,14 +80,7 @@ async def train(
             store.add_run(folder.name, kind="train", settings=config.model_dump(mode="json"))
             async with (
                 make_sampler(config, folder, learner, tokenizer) as sampler,
-                open_judge(
-                    settings,
-                    run=folder.name,
-                    archive=store,
-                    device=config.judge_device,
-                    protocol=config.protocol,
-                    tell=tell,
-                ) as judge,
+                make_judge(config, settings, run=folder.name, store=store, tell=tell) as judge,
             ):
                 trainer = assemble(
                     config,
@@ -184,6 +179,24 @@ def load_policy(config: TrainConfig, folder: Path) -> tuple[nn.Module, PreTraine
 def model_source(config: TrainConfig, folder: Path) -> str | Path:
     """Where the model that the run begins with is: as it was named, or made anew in the run's folder."""
     return folder / "new" if config.model.name == "new" else config.model.name
+
+
+@asynccontextmanager
+async def make_judge(
+    config: TrainConfig, settings: Settings, *, run: str, store: Store, tell: Tell
+) -> AsyncIterator[Judge]:
+    """Open the queue, or the store where it alone is to judge.
+
+    Raises:
+        BadSettings: recorded facts are to judge, and there are none.
+        NoBroker, NoStore, NoDevice, DeviceBusy, NoWorker: a part of the queue cannot be had.
+    """
+    if config.judge_device == RECORDED:
+        yield await asyncio.to_thread(RecordedJudge, store, settings.recorded, config.protocol)
+        return
+    device, protocol = config.judge_device, config.protocol
+    async with open_judge(settings, run=run, archive=store, device=device, protocol=protocol, tell=tell) as judge:
+        yield judge
 
 
 def make_sampler(config: TrainConfig, folder: Path, learner: Learner, tokenizer: PreTrainedTokenizerBase) -> Any:

@@ -1,14 +1,10 @@
-"""What `drkq ablate` does: one `drkq train` after the other, then files that compare them, and a table for people."""
+"""What `drkq ablate` does: a `drkq train` for every run, then files that compare them, and a table for people."""
 
 import csv
 import importlib.util
 import io
 import json
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +13,7 @@ from drkernel_q.cli.output import emit_json, emit_table, emit_text, say
 from drkernel_q.errors import BadSettings, Cancelled
 from drkernel_q.settings import load_settings
 from policy.ablation import AblationConfig, ArmRun, chosen, plan, series
+from policy.cli.crew import INTERRUPTED, Ended, Job, train_all
 from policy.cli.training import to_toml
 from policy.config import load_config
 from policy.curve import COLUMNS, PANELS, OverSeeds, Panel, Point, curve, drawing, summary, table
@@ -33,7 +30,6 @@ SHOWN = {
     "entropy": "policy/entropy",
     "gradient": "policy/grad_norm",
 }
-INTERRUPTED = 130
 
 
 class Order(NamedTuple):
@@ -44,6 +40,8 @@ class Order(NamedTuple):
     folder: Path
     """Folder of the ablation; those of its runs are beside it."""
     as_json: bool
+    jobs: int
+    """Runs at once."""
 
 
 def prepare(options: dict[str, Any]) -> Order:
@@ -64,7 +62,7 @@ def prepare(options: dict[str, Any]) -> Order:
     if options["arms"]:
         config = chosen(config, tuple(options["arms"].split(",")))
     folder = load_settings().data_dir / "runs" / options["name"]
-    return Order(config, plan(config, options["name"]), folder, options["as_json"])
+    return Order(config, plan(config, options["name"]), folder, options["as_json"], options["jobs"])
 
 
 def preview(order: Order) -> None:
@@ -79,23 +77,26 @@ def preview(order: Order) -> None:
 
 
 def train(order: Order) -> None:
-    """Do what is left of every run, one after the other.
+    """Do what is left of every run, as many at once as were asked for.
 
     Raises:
         BadSettings: a run of that name is there with other settings.
         Cancelled: a run was stopped, and saved.
     """
-    for place, run in enumerate(order.runs, start=1):
-        state = _state(order, run)
-        if state == "done":
-            continue
-        say(f"{place}/{len(order.runs)}: {run.name} ({state})")
-        code = _train(order, run, resume=state != "new")
-        if code == INTERRUPTED:
-            raise Cancelled(f"Stopped in {run.name}, and saved; the same command goes on.")
-        if code:
-            say(f"{run.name} ended with exit code {code}; the runs before it are kept.")
-            raise SystemExit(code)
+    states = {run.name: _state(order, run) for run in order.runs}
+    left = [run for run in order.runs if states[run.name] != "done"]
+    jobs = [Job(run.name, _plan(order, run), states[run.name] != "new") for run in left]
+    done = len(order.runs) - len(jobs)
+    failed: list[Ended] = []
+    for ended in train_all(jobs, order.jobs, load_settings()):
+        done += not ended.code
+        failed += [ended] if ended.code else []
+        say(f"{done}/{len(order.runs)} runs are done: {ended.job.name} ended with exit code {ended.code}")
+    if any(ended.code == INTERRUPTED for ended in failed):
+        raise Cancelled(f"Stopped in {failed[0].job.name}, and saved; the same command goes on.")
+    if failed:
+        say(f"What {failed[0].job.name} said is in {failed[0].job.plan.with_suffix('.log')}; the other runs are kept.")
+        raise SystemExit(failed[0].code)
 
 
 def compare(order: Order) -> None:
@@ -144,34 +145,13 @@ def _state(order: Order, run: ArmRun) -> str:
     return "done"
 
 
-def _train(order: Order, run: ArmRun, *, resume: bool) -> int:
-    """Train one run in a process of its own, as people do; its standard output goes to a file."""
+def _plan(order: Order, run: ArmRun) -> Path:
+    """Write the configuration of a run."""
     plans = order.folder / "arms"
     plans.mkdir(parents=True, exist_ok=True)
     file = plans / f"{run.name}.toml"
     file.write_text(to_toml(run.config), encoding="utf-8")
-    command = [sys.executable, "-m", "drkernel_q", "train", "--config", str(file), "--run", run.name]
-    with (plans / f"{run.name}.log").open("a", encoding="utf-8") as log:
-        child = subprocess.Popen([*command, *(["--resume"] if resume else [])], stdout=log)
-        with _stopped_with(child):
-            return child.wait()
-
-
-@contextmanager
-def _stopped_with(child: "subprocess.Popen[Any]") -> Iterator[None]:
-    """Let signals end the child, which saves, and not this process, which then says what to do."""
-    before = {
-        number: signal.signal(number, handler)
-        for number, handler in {
-            signal.SIGINT: lambda *_: None,  # the terminal sends it to both
-            signal.SIGTERM: lambda *_: child.terminate(),
-        }.items()
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return file
 
 
 def _draw(folder: Path, points: dict[Panel, list[Point]]) -> None:

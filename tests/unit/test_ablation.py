@@ -8,10 +8,15 @@ import pytest
 from click.testing import CliRunner, Result
 
 from drkernel_q.errors import BadSettings
+from drkernel_q.kernel import extract_kernel
+from drkernel_q.problem import find_problem
+from drkernel_q.settings import Settings, load_settings
+from drkernel_q.store import Store
 from policy.ablation import AblationConfig, chosen, plan, series
 from policy.cli.ablate import command
 from policy.cli.training import to_toml
 from policy.config import load_config
+from tests.values import H200, a_reply, a_request, an_evaluation
 
 FILE = """
 preset = "tiny"
@@ -156,27 +161,56 @@ def test_without_runs_there_is_nothing_to_compare(file: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.redis
 @pytest.mark.timeout(240)
-def test_runs_are_trained_once(tmp_path: Path, runs: Path) -> None:
+def test_runs_at_once_learn_from_recorded_facts_and_are_trained_once(
+    tmp_path: Path, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = [f"```python\nclass ModelNew:\n    known = {known}\n```" for known in (True, False)]
+    (tmp_path / "script.json").write_text(json.dumps(answers))
+    kernel = extract_kernel(answers[0])
+    assert kernel is not None
+    request = a_request(kernel.source, problem=find_problem("softmax", Settings()))
+    with Store.open(load_settings().store) as store:
+        store.upgrade()
+        store.record(request, a_reply(request, an_evaluation(speedup=2.0, profile_ratio=1.0)))
     file = tmp_path / "arms.toml"
     file.write_text(
-        """
+        f"""
         preset = "tiny"
-        seeds = [0]
+        seeds = [0, 1]
         [base]
         steps = 1
-        problems = {names = ["softmax"], per_step = 1}
-        rollout.turns = 1
-        rollout.sampling.max_new_tokens = 8
+        judge_device = "recorded"
+        shared_device = false
+        sampler.name = "scripted:{tmp_path / "script.json"}"
+        problems = {{names = ["softmax"], per_step = 1}}
         tracking.trackers = []
         [arms.only]
         """
     )
-    done = ablate(file, "--run", "t", "--json")
+    monkeypatch.setenv("DRKQ_RECORDED", H200)
+    done = ablate(file, "--run", "t", "--jobs", "2", "--json")
     assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["arms"]["only"]["end"]["policy/entropy"]["mean"] > 0
-    written = (runs / "t-only-seed0" / "metrics.jsonl").stat()
+    ends = json.loads(done.stdout)["arms"]["only"]["end"]
+    assert (ends["reward/mean"]["seeds"], ends["reward/mean"]["mean"]) == (2, 3.0)
+    for seed in (0, 1):
+        with Store.open(f"sqlite:///{runs / 't' / 'arms' / f't-only-seed{seed}.sqlite'}") as store:
+            written = list(store.trajectories(f"t-only-seed{seed}"))
+            found = [[turn.evaluation and turn.evaluation.speedup for turn in each.turns] for each in written]
+        assert found == [[2.0, None]] * 2
+    with Store.open(load_settings().store) as store:
+        assert not list(store.trajectories("t-only-seed0"))
+    written_at = (runs / "t-only-seed0" / "metrics.jsonl").stat()
     again = ablate(file, "--run", "t", "--json")
     assert again.exit_code == 0, again.output
-    assert (runs / "t-only-seed0" / "metrics.jsonl").stat() == written
+    assert (runs / "t-only-seed0" / "metrics.jsonl").stat() == written_at
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_after_a_run_that_failed_no_other_is_begun(tmp_path: Path, runs: Path) -> None:
+    file = tmp_path / "arms.toml"
+    file.write_text('preset = "tiny"\nbase.judge_device = "recorded"\narms.one = {}\narms.two = {}\n')
+    done = ablate(file, "--run", "t", "--seeds", "0")
+    assert done.exit_code == BadSettings.exit_code
+    assert [path.name for path in runs.iterdir() if path.name.startswith("t-")] == ["t-one-seed0"]

@@ -3,6 +3,7 @@
 import ast
 import hashlib
 import json
+import random
 import runpy
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -18,6 +19,9 @@ from hypothesis import strategies as st
 from drkernel_q.cli import drkq
 from drkernel_q.curriculum import Exercise, Quality, generate, split
 from drkernel_q.curriculum.climb import Climb
+from drkernel_q.curriculum.conversation import BEGINNER, walks
+from drkernel_q.curriculum.exercise import Solution
+from drkernel_q.curriculum.expected import expected
 from drkernel_q.curriculum.folder import load_generated, write_folder
 from drkernel_q.curriculum.operator import OPERATORS
 from drkernel_q.curriculum.part import PRODUCTS, REDUCTIONS
@@ -27,6 +31,7 @@ from drkernel_q.problem import load_folder, load_problem
 from drkernel_q.problem.source import check_source
 from drkernel_q.prompt import first_turn, load_templates
 from drkernel_q.trajectory import Message
+from tests.values import an_evaluation
 
 
 @cache
@@ -172,6 +177,44 @@ def test_messages_ask_as_a_rollout_does_and_answer_with_a_fused_kernel(tmp_path:
         kernel = extract_kernel(answer.content)
         assert kernel is not None
         assert kernel.source in sources(exercise, Quality.FUSED)
+
+
+def test_walks_ask_and_answer_as_a_rollout_does_and_are_a_beginners() -> None:
+    templates = load_templates("brief")
+    rows = list(walks(few(), templates, copies=4))
+    assert rows == list(walks(few(), templates, copies=4))
+    assert Counter(row["module_name"] for row in rows) == {e.problem.name: 4 for e in few() if e.split == "train"}
+    by_name = {exercise.problem.name: exercise for exercise in few()}
+    for row in rows:
+        exercise = by_name[row["module_name"]]
+        messages = [Message.model_validate(message) for message in row["messages"]]
+        qualities = [Quality(name) for name in row["quality"].split()]
+        answers = [extract_kernel(message.content) for message in messages if message.role == "assistant"]
+        for quality, kernel in zip(qualities, answers, strict=True):
+            assert kernel is not None
+            assert kernel.source in sources(exercise, quality)
+        assert tuple(messages[:1]) == first_turn(exercise.problem, templates)
+        told = [message.content for message in messages if message.role == "user"][1:]
+        assert [text.endswith("Make it faster.") for text in told] == [quality.good for quality in qualities[:-1]]
+        assert ["rejected" in text for text in told] == [quality is Quality.DECOY for quality in qualities[:-1]]
+    first = Counter(row["quality"].split()[0] for row in rows)
+    assert set(first) == {quality.value for quality in BEGINNER}
+    assert max(first.values()) < len(rows) / 3
+
+
+@given(st.sampled_from([each for exercise in few() for each in exercise.solutions]), st.integers(0, 99))
+def test_expected_facts_are_what_a_quality_should_show_and_come_from_nowhere(solution: Solution, seed: int) -> None:
+    found = expected(solution, random.Random(seed))
+    assert solution.quality.agrees(found)
+    assert found.environment.device_kind == "nowhere"
+
+
+def test_walks_tell_what_was_measured_where_it_was() -> None:
+    measured = an_evaluation(speedup=17.5)
+    rows = walks(few(), load_templates("brief"), facts=lambda _, solution: measured if solution.quality.good else None)
+    told = [message["content"] for row in rows for message in row["messages"][1:] if message["role"] == "user"]
+    assert {"17.5x" in text for text in told if "Make it faster." in text} == {True}
+    assert any("17.5x" not in text for text in told)
 
 
 def test_the_command_writes_a_folder_and_says_what_is_in_it(tmp_path: Path) -> None:

@@ -117,7 +117,7 @@ def test_a_template_that_is_wrong_is_named(own_set: Path, file: str, text: str, 
 
 
 def test_a_set_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(BadSettings, match=r"`defualt`; there are compact, default"):
+    with pytest.raises(BadSettings, match=r"`defualt`; there are brief, compact, default"):
         load_templates("defualt")
     with pytest.raises(BadSettings, match=r"it has no first\.j2"):
         load_templates(tmp_path)
