@@ -26,7 +26,8 @@ class Evidence(Value):
 
     code: str
     """Code of the attack catalogue (docs/reference/evidence.md), such as `A4`."""
-    weight: Weight
+    weight: Weight | None
+    """None: it was stored before weights were."""
     detail: str
     """What was seen, for operators; never shown to a policy."""
 

@@ -92,7 +92,7 @@ def version(audit: Audit | None = None) -> str:
     return f"{RULES_VERSION}+audit{audit.version}"
 
 
-def decide(weights: Iterable[Weight]) -> Integrity:
+def decide(weights: Iterable[Weight | None]) -> Integrity:
     """Rejected by any hard evidence, else unknown if a detector failed, else suspicious by any soft evidence."""
     there = set(weights)
     return next((integrity for weight, integrity in _GRAVITY if weight in there), Integrity.CLEAN)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from drkernel_q.cli.backup import backup, restore
 from drkernel_q.cli.output import emit_csv, emit_json, emit_jsonl, emit_table, emit_text, say
 
 if TYPE_CHECKING:
@@ -28,8 +29,13 @@ def command() -> None:
       drkq db query --sql "select outcome, count(*) from evaluations group by outcome"
       drkq db export --format parquet -o evaluations.parquet
       drkq db rejudge --dry-run
+      drkq db backup drkq-backup.sqlite
       sqlite3 -readonly "$(drkq db path)"
     """  # noqa: D301 - click wants the backspace character itself
+
+
+command.add_command(backup)
+command.add_command(restore)
 
 
 @command.command()

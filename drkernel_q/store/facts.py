@@ -29,7 +29,10 @@ def document_hash(evaluation: Evaluation) -> str:
 def load(stored: dict[str, Any]) -> Evaluation:
     """Read an evaluation back; computed fields are computed again."""
     computed = Evaluation.model_computed_fields
-    return Evaluation.model_validate({name: item for name, item in stored.items() if name not in computed})
+    known = {name: item for name, item in stored.items() if name not in computed}
+    # Evidence of the first release has no weight.
+    known["evidence"] = [{"weight": None} | each for each in stored.get("evidence", ())]
+    return Evaluation.model_validate(known)
 
 
 def environment_hash(environment: Environment) -> str:

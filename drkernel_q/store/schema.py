@@ -64,7 +64,7 @@ def upgrade(url: URL) -> None:
             if found is not None and not _known(found):
                 raise OutdatedStore("The store was made by a newer drkq; upgrade drkq on this machine.")
             command.upgrade(config(connection), "head")
-            _check_references(connection)
+            check_references(connection)
     finally:
         engine.dispose()
 
@@ -73,7 +73,7 @@ def _known(found: str) -> bool:
     return any(script.revision == found for script in ScriptDirectory.from_config(config()).walk_revisions())
 
 
-def _check_references(connection: Connection) -> None:
+def check_references(connection: Connection) -> None:
     """Look for what SQLite did not check while its tables were rebuilt."""
     if connection.dialect.name != "sqlite":
         return

@@ -84,6 +84,11 @@ class Store:
         return engine.sqlite_file(self._url)
 
     @property
+    def url(self) -> URL:
+        """The URL; holds the password, if there is one."""
+        return self._url
+
+    @property
     def public_url(self) -> str:
         """The URL without its password."""
         return engine.public(self._url)
