@@ -25,6 +25,8 @@ class Burst(Value):
     """`candidate`, or `empty` for calls of nothing."""
     calls: int
     seconds: float
+    gaps_ms: tuple[float, ...] = ()
+    """From the end of one call to that of the next, flush and spin included; on a device alone."""
 
 
 class ProfileRow(Value):

@@ -6,6 +6,8 @@ answers, and its answer commits it to outputs that the judge then looks at.
 
 import sys
 import time
+from itertools import pairwise
+from statistics import median
 from typing import NamedTuple, Protocol
 
 import torch
@@ -15,18 +17,30 @@ from drkernel_q.rules import hidden_ms
 from workers.measure import Expected
 from workers.stopwatch import Stopwatch
 
-#: Calls of the shorter burst; fewer when they would take longer than this, milliseconds.
-BURST = {"cuda": 10, "cpu": 2}
-SHORT_MS = 100.0
-#: A longer burst has room for at least this many calls, or the rule is not applied.
+#: Calls of the bursts; fewer when they would take longer than this, milliseconds. Where calls are not marked one by
+#: one there are shorter bursts too, of a third.
+BURST = {"cuda": 30, "cpu": 6}
+SHORT_MS = 300.0
+#: A burst has room for at least this many calls, or the rule is not applied.
 SHORTEST_BURST = 3
-#: Bursts of either length, of either side.
-BURSTS = {"cuda": 4, "cpu": 3}
-#: Noise of a call's time, what a request may cost beyond empty calls in the judge, and measurements before a claim that
-#: lacks more counts as a lie.
+#: Bursts of each length, of either side.
+BURSTS = {"cuda": 3, "cpu": 3}
+#: Noise of a call's time as a burst shows it, what a request may cost beyond empty calls in the judge, and measurements
+#: before a claim that lacks more counts as a lie.
 NOISE_MS = {"cuda": 0.2, "cpu": 2.0}
 REQUEST_MS = {"cuda": 5.0, "cpu": 20.0}
 CHECKS = 3
+#: Noise of a call's time as marks show it: the harness may be slower to go on than the judge is.
+MARK_NOISE_MS = 0.02
+
+
+class Pace(NamedTuple):
+    """How long a burst took by the judge's clock."""
+
+    seconds: float
+    """From the request to the reply."""
+    gaps_ms: tuple[float, ...] = ()
+    """From each mark to the next, a call each, flush and spin included; none where calls are not marked."""
 
 
 class Bursting(Protocol):
@@ -37,8 +51,8 @@ class Bursting(Protocol):
         """Longest burst that its inputs leave room for."""
         ...
 
-    def burst(self, calls: int) -> float:
-        """Make `calls` timed calls; return the seconds that passed on the judge's clock."""
+    def burst(self, calls: int) -> Pace:
+        """Make `calls` timed calls; return how long they took by the judge's clock."""
         ...
 
 
@@ -58,23 +72,28 @@ class EmptySide:
         self.most_calls = sys.maxsize
         self.outputs = [torch.zeros(tensor.shape, dtype=tensor.dtype, device=device) for tensor in like.working]
 
-    def burst(self, calls: int) -> float:
-        """Time nothing `calls` times; return the seconds that passed."""
+    def burst(self, calls: int) -> Pace:
+        """Time nothing `calls` times; return the time that passed."""
         now = time.process_time if self.device == "cpu" else time.perf_counter  # as `CandidateSide.burst` does
+        moments: list[float] = []
+        nothing = [lambda: self.outputs] * calls
         start = now()
-        self.stopwatch.burst([lambda: self.outputs] * calls)
-        return now() - start
+        if self.device == "cpu":
+            self.stopwatch.burst(nothing)
+        else:
+            self.stopwatch.burst(nothing, mark=(lambda: moments.append(time.perf_counter()),))
+        return Pace(now() - start, tuple(1e3 * (end - begin) for begin, end in pairwise(moments)))
 
 
 class Clock(NamedTuple):
     """One candidate call by the judge's own clock."""
 
     call_ms: float
-    """Best estimate: what each call adds to a burst, without what a request costs."""
+    """Best estimate."""
     bound_ms: float
-    """No call can have taken less: the estimate, or what the longest bursts say by themselves if that is more."""
+    """No call can have taken less: the estimate, or what the bursts say as a whole, whichever is beyond doubt further."""
     noise_ms: float
-    """How far either may be off."""
+    """How far that may be off."""
     bursts: tuple[Burst, ...]
     """What was measured."""
 
@@ -82,29 +101,41 @@ class Clock(NamedTuple):
 def read_clock(candidate: Bursting, empty: Bursting, device: str, claimed_ms: float) -> Clock:
     """Time one candidate call by the judge's clock.
 
-    The clock sees bursts of k and 3k calls, several times; whatever else a machine does makes a burst longer, so the
-    shortest of each kind count. The slope between them leaves out what a request costs, and the slope of empty calls
-    leaves out flush, spin and checksums. A candidate that dawdles in short bursts makes the slope small, but cannot
-    make the long ones shorter than its work, so these are shared out among their calls too, less what a request may
-    cost.
+    On a device each call of a burst is marked when it is over, and the estimate is the median time between marks less
+    that of empty calls: what a request costs does not enter. Elsewhere it is the slope between bursts of k and 3k calls
+    less that of empty ones; whatever else a machine does makes a burst longer, so the shortest of each kind count.
+    Marks could be set wrongly, and a candidate that dawdles in short bursts makes the slope small. It cannot make a
+    burst shorter than its work, so the longest ones are shared out among their calls too, less what a request may cost.
     """
-    few = max(min(BURST[device], candidate.most_calls // 3, int(SHORT_MS / claimed_ms)), 1)
-    many = 3 * few
+    many = max(min(BURST[device], candidate.most_calls, int(SHORT_MS / claimed_ms)), SHORTEST_BURST)
+    lengths = (many,) if device == "cuda" else (many, many // 3)
     candidate.burst(many)  # memory that outputs have never lain in is slow to get
-    bursts = [
-        Burst(side=name, calls=calls, seconds=side.burst(calls))
+    paces = [
+        (name, calls, side.burst(calls))
         for _ in range(BURSTS[device])
         for name, side in (("candidate", candidate), ("empty", empty))
-        for calls in (many, few)
+        for calls in lengths
     ]
 
     def least_ms(name: str, calls: int) -> float:
-        return 1e3 * min(burst.seconds for burst in bursts if (burst.side, burst.calls) == (name, calls))
+        return 1e3 * min(pace.seconds for pace_of, length, pace in paces if (pace_of, length) == (name, calls))
 
-    base = (least_ms("empty", many) - least_ms("empty", few)) / (many - few)
-    slope = (least_ms("candidate", many) - least_ms("candidate", few)) / (many - few)
-    share = (least_ms("candidate", many) - least_ms("empty", many) - REQUEST_MS[device]) / many
-    return Clock(max(slope - base, 0.0), max(slope - base, share, 0.0), NOISE_MS[device], tuple(bursts))
+    def gap_ms(name: str) -> float:
+        return median(gap for pace_of, _, pace in paces if pace_of == name for gap in pace.gaps_ms)
+
+    if device == "cuda":
+        call_ms = max(gap_ms("candidate") - gap_ms("empty"), 0.0)
+    else:
+        few = many // 3
+        slopes = [(least_ms(name, many) - least_ms(name, few)) / (many - few) for name in ("candidate", "empty")]
+        call_ms = max(slopes[0] - slopes[1], 0.0)
+    share_ms = (least_ms("candidate", many) - least_ms("empty", many) - REQUEST_MS[device]) / many
+    bursts = tuple(
+        Burst(side=name, calls=calls, seconds=pace.seconds, gaps_ms=pace.gaps_ms) for name, calls, pace in paces
+    )
+    noise_ms = MARK_NOISE_MS if device == "cuda" else NOISE_MS[device]
+    bounds = (call_ms, noise_ms), (max(share_ms, 0.0), NOISE_MS[device])
+    return Clock(call_ms, *max(bounds, key=lambda bound: bound[0] - bound[1]), bursts)
 
 
 def read_until_agreed(candidate: Claiming, stopwatch: Stopwatch, device: str, claimed_ms: float) -> Clock | None:

@@ -6,7 +6,7 @@ import secrets
 import select
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from drkernel_q.errors import InfrastructureFailure
@@ -21,6 +21,8 @@ MAX_REPLY_BYTES = 4 * 2**20
 MAX_OUTPUT_BYTES = 4096
 #: Longest text that is taken from a candidate, characters: the harness sends its errors no longer.
 MAX_TEXT = 6000
+#: Most bytes that are read at a time of those that mark the progress of a request.
+MOST_MARKS = 4096
 #: Longest time from fork to a ready harness, seconds.
 START_S = 60.0
 _SLICE_S = 0.1
@@ -70,6 +72,7 @@ class RemoteCandidate:
         self.fault: str | None = None
         """Its first fault (`workers.fault`)."""
         self._lost: tuple[Outcome, str, str | None] | None = None
+        self._marked: tuple[int, list[float]] | None = None
 
     def wait_ready(self) -> tuple[str, ...]:
         """Wait for the harness; return the measures of the sandbox that took hold.
@@ -119,6 +122,18 @@ class RemoteCandidate:
         self._send(operation, message, fds, deadline_s)
         return self._checked(self._wait(deadline_s))
 
+    @contextlib.contextmanager
+    def marks(self) -> Iterator[tuple[int, list[float]]]:
+        """Give a descriptor to send with a request, and the moments at which bytes came through it meanwhile, s."""
+        ours, theirs = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._marked = ours, []
+        try:
+            yield theirs, self._marked[1]
+        finally:
+            self._marked = None
+            os.close(ours)
+            os.close(theirs)
+
     def _insist(self) -> None:
         if self._lost is not None:
             raise CandidateFailed(*self._lost)
@@ -140,10 +155,14 @@ class RemoteCandidate:
     def _wait(self, deadline_s: float) -> dict[str, Any]:
         deadline = time.monotonic() + deadline_s
         assert self.child is not None
+        watched = [self.channel.fileno(), self.child.pidfd, *([self._marked[0]] if self._marked else [])]
         while True:
             remaining = max(deadline - time.monotonic(), 0.0)
-            watched = [self.channel.fileno(), self.child.pidfd]
             ready, _, _ = select.select(watched, [], [], min(remaining, _SLICE_S))
+            if self._marked and self._marked[0] in ready and remaining:
+                now = time.perf_counter()
+                self._marked[1].extend([now] * len(os.read(self._marked[0], MOST_MARKS)))
+                continue
             if self.channel.fileno() in ready:
                 return self._receive(max(remaining, 1.0))
             if ready:

@@ -257,11 +257,19 @@ class Session:
         places = [[list(spec) for spec in specs] for specs in sets]
         self._ask("preload", {"source": segment.fd, "sets": places})
 
-    def burst(self) -> list[tuple[int, ...]]:
-        """Let the process make a timed call on each preloaded set; return the checksums of each call's outputs."""
-        reply = self._ask("burst", {})
+    def burst(self) -> tuple[list[tuple[int, ...]], list[float]]:
+        """Let the process make a timed call on each preloaded set; return the checksums of each call's outputs.
+
+        On a device there come with them the moments, in seconds of the judge's clock, at which the process said that
+        it began, and that each of the calls was over.
+        """
+        if self.device == "cpu":
+            reply, moments = self._ask("burst", {}), []
+        else:
+            with self.remote.marks() as (theirs, moments):
+                reply = self._ask("burst", {}, [theirs])
         with _reading("checksums"):
-            return [tuple(int(value) for value in row) for row in reply["checksums"]]
+            return [tuple(int(value) for value in row) for row in reply["checksums"]], moments
 
     def snapshot(self, expected: Expected, index: int) -> Answer:
         """Take the outputs of one of the calls of the last burst, as a plain list."""

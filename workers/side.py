@@ -4,6 +4,7 @@ import secrets
 import time
 from collections import deque
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -12,6 +13,7 @@ from drkernel_q.correctness import Precision
 from drkernel_q.errors import BadProblem
 from drkernel_q.evaluation import Baseline
 from workers import integrity
+from workers.clock import Pace
 from workers.measure import outline
 from workers.recheck import Recheck
 from workers.reference import Reference
@@ -127,8 +129,8 @@ class CandidateSide:
         """Longest burst that the sets of inputs leave room for."""
         return BURST_BYTES // max(self.size, 1)
 
-    def burst(self, calls: int) -> float:
-        """Let the candidate make timed calls on fresh inputs in a row; return the seconds by the judge's clock.
+    def burst(self, calls: int) -> Pace:
+        """Let the candidate make timed calls on fresh inputs in a row; return how long they took by the judge's clock.
 
         With its reply the process commits itself to all outputs by their checksums; those of one call, chosen only
         then, are fetched and looked at.
@@ -144,26 +146,28 @@ class CandidateSide:
             [spec._replace(offset=spec.offset + stride * number) for spec in self.specs] for number in range(calls)
         ]
         self.session.preload(self.sets, places)
-        seconds, checksums = self._timed_burst()
+        pace, checksums = self._timed_burst()
         chosen = secrets.randbelow(calls)
         answer = self.session.snapshot(self.expected_like, chosen)
         promised = checksums[chosen] if len(checksums) == calls else ()
         if tuple(map(integrity.checksum, answer.outputs or ())) != promised:
             self.recheck.faults.append("the outputs are others than those that the process committed itself to")
         self._look(self.reference.inputs(seeds[chosen]), answer)
-        return seconds
+        if pace.gaps_ms and len(pace.gaps_ms) != calls:
+            self.recheck.faults.append(f"{len(pace.gaps_ms)} calls of a burst of {calls} were said to be over")
+        return pace
 
-    def _timed_burst(self) -> tuple[float, list[tuple[int, ...]]]:
-        """Let the process make its calls; return the seconds that they can have taken, and the checksums.
+    def _timed_burst(self) -> tuple[Pace, list[tuple[int, ...]]]:
+        """Let the process make its calls; return the time that they can have taken, and the checksums.
 
         Where cores do the work, others may have had them meanwhile, and nobody works longer than on a core.
         """
         start, begun_s = time.perf_counter(), self.session.remote.worked_s()
-        checksums = self.session.burst()
+        checksums, moments = self.session.burst()
         passed_s, worked_s = time.perf_counter() - start, self.session.remote.worked_s()
         if self.reference.device != "cpu" or begun_s is None or worked_s is None:
-            return passed_s, checksums
-        return min(passed_s, worked_s - begun_s), checksums
+            return Pace(passed_s, tuple(1e3 * (end - begin) for begin, end in pairwise(moments))), checksums
+        return Pace(min(passed_s, worked_s - begun_s)), checksums
 
     def close(self) -> None:
         """Give back the memory that was shared."""

@@ -91,13 +91,15 @@ class Stopwatch:
         return self._elapsed(start_event, end_event), outputs
 
     def burst(
-        self, calls: Iterable[Callable[[], Any]], run: Run = in_order
+        self, calls: Iterable[Callable[[], Any]], run: Run = in_order, mark: Job | None = None
     ) -> tuple[list[list[Tensor]], list[list[int]]]:
         """Make calls in a row, each as `time` makes it but for the events; return the tensors, and their checksums.
 
-        Checksums come after the last call, so that they find the cache in the same state whatever the calls did.
+        `mark` is done before the first call and when the device is done with each. Checksums come after the last call,
+        so that they find the cache in the same state whatever the calls did.
         """
-        jobs: list[Job] = []
+        marks = [] if mark is None else [mark]
+        jobs: list[Job] = [*marks]
         for call in calls:
             box: list[Any] = []
             jobs.append((self._flush.zero_,))
@@ -106,6 +108,7 @@ class Stopwatch:
             jobs += [(_keep, box, call), (_unpack, box, [], None)]
             if self._cuda:
                 jobs.append((self._sync,))
+            jobs += marks
         results = zip(jobs, run(*jobs), strict=True)
         kept: list[list[Tensor]] = [result[1] for job, result in results if job[0] is _unpack]
         sums = [bit_sum(output) for outputs in kept for output in outputs]

@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 
 from workers import linux
-from workers.clock import BURSTS, CHECKS, NOISE_MS, REQUEST_MS, read_clock, read_until_agreed
+from workers.clock import (
+    BURSTS,
+    CHECKS,
+    MARK_NOISE_MS,
+    NOISE_MS,
+    REQUEST_MS,
+    Pace,
+    read_clock,
+    read_until_agreed,
+)
 from workers.measure import Expected
 from workers.stopwatch import Stopwatch
 
@@ -26,10 +35,10 @@ class Bursts:
         self.noise = noise
         self.generator = np.random.default_rng(0)
 
-    def burst(self, calls: int) -> float:
+    def burst(self, calls: int) -> Pace:
         self.made += 1
-        milliseconds = self.request_ms + calls * self.call_ms
-        return float(milliseconds * (1 + self.noise * self.generator.exponential()) / 1e3)
+        gaps = [self.call_ms * (1 + self.noise * self.generator.exponential()) for _ in range(calls)]
+        return Pace((self.request_ms + sum(gaps)) / 1e3, tuple(gaps))
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
@@ -39,7 +48,7 @@ def test_the_judges_clock_leaves_out_what_a_call_does_not_cost(device: str, call
     clock = read_clock(Bursts(call_ms + overhead_ms, request_ms=4.0), Bursts(overhead_ms), device, call_ms)
     assert clock.call_ms == pytest.approx(call_ms)
     assert clock.bound_ms == pytest.approx(call_ms)
-    assert clock.noise_ms == pytest.approx(NOISE_MS[device])
+    assert clock.noise_ms == pytest.approx(MARK_NOISE_MS if device == "cuda" else NOISE_MS[device])
 
 
 def test_the_judges_clock_never_runs_backwards() -> None:
@@ -52,17 +61,38 @@ def test_noise_that_only_ever_adds_hardly_moves_the_clock() -> None:
     assert noisy.call_ms == pytest.approx(2.0, rel=0.05)
 
 
+def test_a_disturbed_call_does_not_move_the_marks() -> None:
+    class Disturbed(Bursts):
+        def burst(self, calls: int) -> Pace:
+            seconds, gaps = super().burst(calls)
+            return Pace(seconds + 9e-3, (gaps[0] + 9.0, *gaps[1:]))  # as the first after a change of process is
+
+    clock = read_clock(Disturbed(1.05), Bursts(1.0), "cuda", 0.05)
+    assert clock.call_ms == pytest.approx(0.05)
+
+
 class Dawdler(Bursts):
     """Makes short bursts last, so that the slope between short and long ones tells nothing."""
 
-    def burst(self, calls: int) -> float:
-        return max(super().burst(calls), 30 * self.call_ms / 1e3)
+    def burst(self, calls: int) -> Pace:
+        return Pace(max(super().burst(calls).seconds, 30 * self.call_ms / 1e3))
 
 
-def test_whoever_dawdles_in_short_bursts_is_seen_in_the_long_ones() -> None:
-    clock = read_clock(Dawdler(3.0), Bursts(1.0), "cuda", 0.1)
+class Marker(Bursts):
+    """Says that each call is over before it is."""
+
+    def burst(self, calls: int) -> Pace:
+        seconds, gaps = super().burst(calls)
+        return Pace(seconds, tuple(1.0 for _ in gaps))
+
+
+@pytest.mark.parametrize(("liar", "device"), [(Dawdler(300.0), "cpu"), (Marker(3.0), "cuda")])
+def test_whoever_lies_about_the_pace_is_seen_by_the_time_of_a_burst(liar: Bursts, device: str) -> None:
+    clock = read_clock(liar, Bursts(1.0), device, 0.1)
     assert clock.call_ms == 0.0
-    assert clock.bound_ms == pytest.approx(2.0 - REQUEST_MS["cuda"] / 30)
+    calls, most = (30, liar.call_ms - 1.0) if device == "cuda" else (6, 5 * liar.call_ms - 1.0)
+    assert clock.bound_ms == pytest.approx(most - REQUEST_MS[device] / calls)
+    assert clock.noise_ms == NOISE_MS[device]
 
 
 @pytest.mark.parametrize(("claimed_ms", "readings"), [(4990.0, 1), (100.0, CHECKS)])
