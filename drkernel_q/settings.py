@@ -73,6 +73,8 @@ class Settings(BaseSettings):
     """Most host memory that a candidate and its children may hold."""
     candidate_uid: int = Field(default=64_000, ge=1)
     """First user id that candidates run as when the worker is root; each worker takes the next free eight."""
+    lanes: int = Field(default=0, ge=0, le=64)
+    """Evaluations that a worker has in hand at a time; 0 is one on the CPU, and what its cores allow on a GPU."""
     worker_id: str | None = None
     """Identity of a worker, which its supervisor gives to its pool child."""
     stack_idle_s: float = Field(default=0.0, ge=0)

@@ -27,12 +27,12 @@ def builtin(name: str) -> Problem:
 class Bench:
     """Judges sources one after the other on one device, through the worker's own evaluator."""
 
-    def __init__(self, device: str, *, memory_bytes: int = 3 * 2**30) -> None:
-        """Start a zygote for `device`."""
+    def __init__(self, device: str, *, memory_bytes: int = 3 * 2**30, lanes: int = 1) -> None:
+        """Start a zygote for `device`, as one of its `lanes`."""
         os.environ.setdefault("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
         self.cache = tempfile.TemporaryDirectory(prefix="drkq-bench-")
         folder = Path(self.cache.name)
-        settings = Settings(cache_dir=folder, state_dir=folder, candidate_memory_bytes=memory_bytes)
+        settings = Settings(cache_dir=folder, state_dir=folder, candidate_memory_bytes=memory_bytes, lanes=lanes)
         self.evaluator = Evaluator(settings, find_device(device), "bench")
 
     def judged(self, problem: Problem, source: str, *, deadline_s: float = 50.0, **protocol: Any) -> Judged | Failure:

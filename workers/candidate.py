@@ -109,7 +109,7 @@ class Harness:
             except Exception as error:  # noqa: BLE001 - what candidate code has made may be unfit for anything
                 close_all([fd for fd in fds if _is_open(fd)])
                 reply = theirs.failure(error, message["op"], self.query)
-            self.outside.run(theirs.forget, *self.lent)
+            self.outside.ask(theirs.forget, *self.lent)
             self.lent.clear()
             speak(reply | {"state": changes()})
 

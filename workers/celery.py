@@ -1,7 +1,8 @@
-"""The Celery app of a worker: `celery -A workers worker -P prefork -c 1`. Started by `drkq worker`, one a device."""
+"""The Celery app of a worker: `celery -A workers worker -P prefork -c LANES`, as `drkq worker` starts it."""
 
 from typing import Any
 
+from billiard.process import current_process  # type: ignore[import-untyped]
 from celery.signals import worker_process_init
 
 from drkernel_q.queue.app import celery_app
@@ -22,7 +23,7 @@ def start(**_: Any) -> None:
     global _worker  # noqa: PLW0603 - one worker a process is what a pool child is
     linux.prctl(linux.PR_SET_DUMPABLE, 0)
     linux.die_with_parent(9)
-    _worker = task.make_worker(app, settings)
+    _worker = task.make_worker(app, settings, current_process().index)
 
 
 def worker() -> task.Worker:

@@ -91,7 +91,7 @@ class Clock(NamedTuple):
     call_ms: float
     """Best estimate."""
     bound_ms: float
-    """No call can have taken less: the estimate, or what the bursts say as a whole, whichever is beyond doubt further."""
+    """No call can have taken less: the estimate, or what whole bursts say, whichever says more beyond its noise."""
     noise_ms: float
     """How far that may be off."""
     bursts: tuple[Burst, ...]

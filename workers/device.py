@@ -10,6 +10,9 @@ from typing import IO, NamedTuple
 from drkernel_q.errors import DeviceBusy, MissingExtra, NoDevice
 from drkernel_q.lock import Lease, cpu_identity, open_lock
 
+#: Most lanes that a device gets unasked: each holds device memory of its own.
+MOST_LANES = 12
+
 
 class Device(NamedTuple):
     """One device of this machine."""
@@ -90,6 +93,25 @@ def lock_device(device: Device, folder: Path) -> IO[str]:
         file.write(f"process {os.getpid()} on {socket.gethostname()}")
         file.flush()
     return file
+
+
+def lanes_of(device: Device, asked: int) -> int:
+    """Return how many evaluations a device has in hand at a time: `asked`, or what the host has cores for if that is 0.
+
+    Each lane compiles in two processes while others are timed, which takes one of them at a time.
+    """
+    if asked or device.type == "cpu":
+        return asked or 1
+    import pynvml
+
+    pynvml.nvmlInit()
+    cores = len(os.sched_getaffinity(0)) // max(int(pynvml.nvmlDeviceGetCount()), 1)
+    return max(min(cores * 3 // 4, MOST_LANES), 1)
+
+
+def lane_id(worker_id: str, number: int, lanes: int) -> str:
+    """Name a lane of a worker, from 0 on; a worker of one lane is that lane."""
+    return worker_id if lanes == 1 else f"{worker_id}.{number}"
 
 
 def device_lease(device: Device, folder: Path) -> Lease:

@@ -9,6 +9,7 @@ import platform
 import select
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, Literal, NamedTuple
 
 from drkernel_q import __version__
@@ -17,17 +18,21 @@ from drkernel_q.environment import Environment
 from drkernel_q.errors import DeviceQuarantined, UnreliableClock
 from drkernel_q.evaluation import Evaluation, EvaluationRequest, Failure, Outcome
 from drkernel_q.quarantine import Quarantine
+from drkernel_q.queue.app import GRACE_S
 from drkernel_q.request import Request
 from drkernel_q.settings import Settings
 from workers import fault
-from workers.device import Device
+from workers.device import Device, lanes_of
 from workers.family import Family, Process
+from workers.gate import Gate, OpenGate
 from workers.health import Health
 from workers.monitor import Monitor
 from workers.wire import Channel, WireClosed, WireTimeout
 
 #: How often a running evaluation is asked for, seconds.
 CANCEL_POLL_S = 1.0
+#: What is waited for other lanes counts for nothing up to this, seconds: Celery has limits of its own.
+MOST_WAIT_S = GRACE_S - 5.0
 #: Past its deadline a judge has this long to say so itself.
 DEADLINE_GRACE_S = 10.0
 
@@ -47,8 +52,13 @@ class Evaluator:
         """Start a zygote in the background; see `wait_ready`. What the driver says is heard by `monitor`."""
         self.device = device
         self.host = host
-        self.family = Family(settings, device)
-        self.health = Health(device, self.family, settings.state_dir, monitor or Monitor(device))
+        lanes = lanes_of(device, settings.lanes)
+        self.family = Family(settings, device, lanes)
+        #: Where the gate is that this lane and others go through.
+        self.door = (str(settings.lock_dir), device.identity) if lanes > 1 else None
+        self.gate = Gate(settings.lock_dir, device.identity) if self.door else OpenGate()
+        driver = monitor or Monitor(device)
+        self.health = Health(device, self.family, settings.state_dir, driver, self.gate if self.door else None)
 
     @property
     def versions(self) -> dict[str, str]:
@@ -79,7 +89,13 @@ class Evaluator:
 
     def judge(self, request: EvaluationRequest, cancelled: Callable[[], bool]) -> Judged | Failure:
         """Judge one request; every end that is not a fact about the kernel is a `Failure`."""
-        answer = self._ask("judge", request, request.deadline_s + DEADLINE_GRACE_S, cancelled, {})
+        deadline_s = request.deadline_s + DEADLINE_GRACE_S
+        heard: dict[str, Any] = {}
+        answer = self._ask("judge", request, deadline_s, cancelled, heard)
+        facts = heard if isinstance(answer, Failure) else answer["evaluation"]
+        if self.door is not None and facts.get("fault") == fault.DEVICE_MEMORY:
+            # Whose memory it was that was lacking is not known before nobody else has any.
+            answer = self._ask("judge", request, deadline_s, cancelled, {}, alone=True)
         if isinstance(answer, Failure):
             return answer
         evaluation = Evaluation.model_validate(answer["evaluation"])
@@ -107,15 +123,17 @@ class Evaluator:
         deadline_s: float,
         cancelled: Callable[[], bool],
         heard: dict[str, Any],
+        *,
+        alone: bool = False,
     ) -> dict[str, Any] | Failure:
         """Have a process of this role serve a request; return its message with the facts, or why there are none.
 
-        What it says of each stage as it begins is kept in `heard`.
+        What it says of each stage as it begins is kept in `heard`. It can have the device to itself (`alone`).
         """
         try:
             self.wait_ready()
             try:
-                answer = self._serve(role, request, deadline_s, cancelled, heard)
+                answer = self._serve(role, request, deadline_s, cancelled, heard, alone)
             except (WireClosed, WireTimeout) as error:
                 self.family.close()
                 answer = _broken(error)
@@ -133,11 +151,13 @@ class Evaluator:
         deadline_s: float,
         cancelled: Callable[[], bool],
         heard: dict[str, Any],
+        alone: bool,
     ) -> dict[str, Any] | Failure:
         process = self.family.take(role)
         again = False
         try:
-            answer = self._converse(process, request, deadline_s, cancelled, heard)
+            with self.gate.alone() if role == "audit" else nullcontext():  # a judge sees to that by itself
+                answer = self._converse(process, request, deadline_s, cancelled, heard, alone)
             again = isinstance(answer, dict) and answer.get("again", False)
         finally:
             if again:
@@ -176,14 +196,11 @@ class Evaluator:
         deadline_s: float,
         cancelled: Callable[[], bool],
         heard: dict[str, Any],
+        alone: bool,
     ) -> dict[str, Any] | Failure:
         try:
-            process.channel.send(
-                {
-                    "request": request.model_dump(mode="json"),
-                    "environment": self.environment().model_dump(mode="json"),
-                }
-            )
+            job = {"request": request.model_dump(mode="json"), "gate": self.door, "alone": alone}
+            process.channel.send(job | {"environment": self.environment().model_dump(mode="json")})
             return _listen(process.channel, deadline_s, cancelled, heard)
         except WireClosed:
             heard["died"] = True
@@ -218,7 +235,7 @@ def _broken(error: Exception) -> Failure:
 def _listen(
     channel: Channel, deadline_s: float, cancelled: Callable[[], bool], heard: dict[str, Any]
 ) -> dict[str, Any] | Failure:
-    deadline = time.monotonic() + deadline_s
+    deadline, waited_s = time.monotonic() + deadline_s, 0.0
     while (left_s := deadline - time.monotonic()) > 0:
         ready, _, _ = select.select([channel], [], [], min(CANCEL_POLL_S, left_s))
         if not ready:
@@ -232,4 +249,7 @@ def _listen(
         if "stage" not in message:
             return message
         heard.update(message)
+        # That other lanes have the device is nobody's fault.
+        longer_s = min(message.get("waited_s", 0.0), MOST_WAIT_S) - waited_s
+        deadline, waited_s = deadline + longer_s, waited_s + longer_s
     return Failure(kind="deadline", message=f"No answer within {deadline_s:g} s.")

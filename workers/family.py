@@ -48,11 +48,11 @@ class Process:
 class Family:
     """The zygote, and at most one process that is kept for further requests."""
 
-    def __init__(self, settings: Settings, device: Device) -> None:
-        """Start a zygote in the background; see `wait_ready`."""
+    def __init__(self, settings: Settings, device: Device, lanes: int = 1) -> None:
+        """Start a zygote in the background, one of as many as there are `lanes`; see `wait_ready`."""
         self.settings = settings
         self.device = device
-        self.memory_bytes = min(settings.candidate_memory_bytes, _total_memory_bytes() // 2)
+        self.memory_bytes = min(settings.candidate_memory_bytes, _total_memory_bytes() // (2 * lanes))
         self.versions: dict[str, str] = {}
         """Of torch and triton, once the zygote is ready."""
         self.isolation: tuple[str, ...] = ()

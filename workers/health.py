@@ -20,6 +20,7 @@ from drkernel_q.quarantine import Quarantine
 from workers import fault
 from workers.device import Device
 from workers.family import Family
+from workers.gate import OpenGate
 from workers.monitor import FATAL_XIDS, PROGRAM_XIDS, Monitor
 from workers.wire import WireClosed, WireTimeout
 
@@ -41,9 +42,16 @@ _POLL_S = 0.05
 class Health:
     """Watches over one device."""
 
-    def __init__(self, device: Device, family: Family, state_dir: Path, monitor: Monitor) -> None:
-        """Know nothing yet; the first look is also the self-test of the stop-watch."""
+    def __init__(
+        self, device: Device, family: Family, state_dir: Path, monitor: Monitor, gate: OpenGate | None = None
+    ) -> None:
+        """Know nothing yet; the first look is also the self-test of the stop-watch.
+
+        With a `gate`, other lanes use the device too: memory in use says nothing then, and errors of programs are
+        told of by whoever made them.
+        """
         self.device = device
+        self.gate = gate
         self.family = family
         self.state_dir = state_dir
         self.monitor = monitor
@@ -72,7 +80,7 @@ class Health:
         if not self.family.versions:
             self.family.wait_ready()
             # Nothing of ours is on the device; what others hold is none of our business.
-            alone = not self.monitor.processes()
+            alone = self.gate is None and not self.monitor.processes()
             self._start_bytes = self.monitor.used_bytes() if alone else None
 
     def suspicion(self, word: str | None, failure: Failure | None) -> str | None:
@@ -82,6 +90,8 @@ class Health:
         """
         self._since_look += 1
         self._xids = self.monitor.xids()
+        if self.gate is not None and not fault.is_abnormal(word):
+            self._xids = tuple(number for number in self._xids if number not in PROGRAM_XIDS)
         if self._xids:
             return f"the driver reported {', '.join(map(fault.xid, self._xids))}"
         if fault.is_abnormal(word):
@@ -143,7 +153,8 @@ class Health:
         role, limit_s = ("canary", CANARY_S) if self._tested else ("selftest", SELFTEST_S)
         self._start_family()
         try:
-            found = self.family.ask(role, limit_s)
+            with (self.gate or OpenGate()).alone():
+                found = self.family.ask(role, limit_s)
         except (WireClosed, WireTimeout) as error:
             return f"{error} ({type(error).__name__})"
         complaint = self._complaint(found)

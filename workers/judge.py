@@ -6,6 +6,7 @@ leave this process as inputs (but for the seed of the weights, no secret), and a
 more.
 """
 
+import contextlib
 import itertools
 import secrets
 import socket
@@ -32,6 +33,7 @@ from drkernel_q.observation import Weight
 from workers import baseline, fault, hackcheck, profiling, timing, trial, weights
 from workers.baseline import Remembered
 from workers.facts import Facts
+from workers.gate import Gate, OpenGate
 from workers.integrity import Finding
 from workers.reference import Reference
 from workers.remote import CandidateFailed
@@ -47,6 +49,8 @@ from workers.zygote import Zygote
 MAX_SOURCE_BYTES = 2**20
 #: Inputs up to this size are called with once before a candidate is timed, bytes: two processes hold them then.
 REHEARSED_BYTES = 2**30
+#: While other lanes are waited for, it is said every so many seconds.
+TELL_S = 1.0
 #: A judge ends after as many evaluations, so that nothing can pile up in it.
 MOST_EVALUATIONS = 64
 
@@ -54,8 +58,21 @@ MOST_EVALUATIONS = 64
 class Judge:
     """Judges one request on one device."""
 
-    def __init__(self, request: EvaluationRequest, environment: Environment, spares: Spares, channel: Channel) -> None:
-        """Take the request; `channel` hears of each stage as it begins."""
+    def __init__(
+        self,
+        request: EvaluationRequest,
+        environment: Environment,
+        spares: Spares,
+        channel: Channel,
+        door: tuple[str, str] | None = None,
+        *,
+        alone: bool = False,
+    ) -> None:
+        """Take the request; `channel` hears of each stage as it begins.
+
+        At the `door`, folder and identity of a gate, other lanes of the device are met, if it has any. What is judged
+        `alone` shares the device with none of them at any time.
+        """
         self.request = request
         self.protocol = request.protocol
         self.device = environment.device.partition(":")[0]
@@ -63,6 +80,9 @@ class Judge:
         self.spares = spares
         self.channel = channel
         self.ends_at = time.monotonic() + request.deadline_s
+        self.gate = OpenGate() if door is None else Gate(Path(door[0]), door[1], self._tell_of_waiting)
+        self.alone = alone
+        self._told_s = 0.0
 
     def evaluate(self) -> Evaluation:
         """Judge the request.
@@ -83,6 +103,27 @@ class Judge:
         return self.facts.evaluation(self.protocol)
 
     def _judge(self) -> None:
+        stages = set(self.protocol.stages)
+        with contextlib.ExitStack() as ended:
+            with self._device():
+                reference = self._reference()
+                first = self._open()
+                second = self._rehearse(reference) if {Stage.TIMING, Stage.PROFILE} & stages else None
+                if second is not None:
+                    ended.callback(self._drop, second)
+                result = self._check(first, reference)
+                if not {Stage.TIMING, Stage.PROFILE} & stages or result.outcome is not Outcome.CORRECT:
+                    return
+                with self._stage("load_again"):
+                    timed = self._settled(second)
+                ended.callback(self._drop, timed)
+                self.spares.wait_ready()
+                timed.remote.pause()
+            with self._device(alone=True):
+                timed.remote.resume()
+                self._measure(timed, reference, result)
+
+    def _reference(self) -> Reference:
         with self._stage("reference"):
             problem = self.request.problem
             problem = problem.small() if self.device == "cpu" else problem
@@ -93,19 +134,27 @@ class Judge:
         if size > MAX_SOURCE_BYTES:
             text = f"the source has {size} bytes; at most {MAX_SOURCE_BYTES} are judged"
             raise CandidateFailed(Outcome.COMPILE_ERROR, text)
-        measured = bool({Stage.TIMING, Stage.PROFILE} & set(self.protocol.stages))
-        first, second = self._open(), self._rehearse(reference) if measured else None
-        try:
-            result = self._check(first, reference)
-            if measured and result.outcome is Outcome.CORRECT:
-                self._measure(second, reference, result)
-        finally:
-            if second is not None:
-                self._drop(second)
+        return reference
+
+    @contextmanager
+    def _device(self, *, alone: bool = False) -> Iterator[None]:
+        """Use the device for the length of a block, beside other lanes or alone; the time to get it is nobody's."""
+        with self.gate.alone() if alone or self.alone else self.gate.shared():
+            self.facts.durations_s["waiting"] = self.gate.waited_s
+            yield
+
+    def _tell_of_waiting(self) -> None:
+        if self.gate.waited_s - self._told_s > TELL_S:
+            self._told_s = self.gate.waited_s
+            self.channel.send({"stage": "waiting", "waited_s": self._told_s})
+
+    def _left_s(self) -> float:
+        """Return what is left of the evaluation's time, seconds."""
+        return self.ends_at + self.gate.waited_s - time.monotonic()
 
     def _open(self) -> Session:
         """Take a fresh candidate process."""
-        session = Session(self.spares.take, self.device, self.protocol.kernel_deadline_s, self.ends_at)
+        session = Session(self.spares.take, self.device, self.protocol.kernel_deadline_s, self._left_s)
         isolation = session.remote.wait_ready()
         self.facts.environment = self.facts.environment.model_copy(update={"isolation": isolation})
         return session
@@ -155,12 +204,9 @@ class Judge:
                     weights.check_weights(session, reference, facts.hack_check)
         return result
 
-    def _measure(self, rehearsed: Session | None, reference: Reference, result: TrialResult) -> None:
+    def _measure(self, session: Session, reference: Reference, result: TrialResult) -> None:
         """Timing and profile, in a second, fresh candidate process that knows nothing of the first."""
-        with self._stage("load_again"):
-            session = self._settled(rehearsed)
         with self._candidate(session):
-            self.spares.wait_ready()
             self.facts.raw["seeds"]["weights"].append(trial.build(session, reference))
             candidate = CandidateSide(session, reference)
             try:
@@ -289,7 +335,8 @@ def main(conn: int, zygote_fd: int, device: str, memory_bytes: int) -> None:
 
     def answer(job: dict[str, Any]) -> tuple[dict[str, Any], bool]:
         request = EvaluationRequest.model_validate(job["request"])
-        judge = Judge(request, Environment.model_validate(job["environment"]), spares, channel)
+        environment = Environment.model_validate(job["environment"])
+        judge = Judge(request, environment, spares, channel, job["gate"], alone=job["alone"])
         try:
             evaluation = judge.evaluate().model_dump(mode="json", round_trip=True)
         except (BadProblem, TimedOut, InfrastructureFailure, torch.AcceleratorError) as error:
@@ -306,5 +353,6 @@ def _failure(error: Exception, device: str) -> dict[str, Any]:
         kind = "problem" if isinstance(error, BadProblem) else "deadline"
     message = f"The judge's own device failed: {error}" if isinstance(error, torch.AcceleratorError) else str(error)
     used = device == "cuda" and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    found = fault.of_exception(error, torch.cuda.current_stream().query if used else lambda: True)
+    behind = error.__cause__ if isinstance(error.__cause__, Exception) else error
+    found = fault.of_exception(behind, torch.cuda.current_stream().query if used else lambda: True)
     return {"failure": Failure(kind=kind, message=message).model_dump(), "fault": found}

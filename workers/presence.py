@@ -1,4 +1,4 @@
-"""Presence: what a supervisor shows of its worker, whatever the worker itself is at: alive, draining, out of service.
+"""Presence: what a supervisor shows of its worker's lanes, whatever these are at: alive, draining, out of service.
 
 It also notices a Celery that takes nothing though there is something to take: its process is alive and so is its card,
 and only work that is not done tells (celery#8030 and its successors).
@@ -22,16 +22,16 @@ DEAF_S = 120.0
 
 
 class Presence:
-    """The card of one worker."""
+    """The cards of one worker: one for each lane."""
 
-    def __init__(self, redis: Redis, worker_id: str, lists: Iterable[str]) -> None:
-        """Show nothing yet: the pool child puts the card up when it is ready. `lists` is what the worker takes from."""
+    def __init__(self, redis: Redis, ids: Iterable[str], lists: Iterable[str]) -> None:
+        """Show nothing yet: a pool child puts its card up when it is ready. `lists` is what the worker takes from."""
         self._redis = redis
-        self._id = worker_id
+        self._ids = list(ids)
         self._lists = [keys.PREFIX + name for name in lists]
-        self._seen: WorkerCard | None = None
+        self._seen: dict[str, WorkerCard] = {}
         self._looked_at = float("-inf")
-        self._progress = ""
+        self._progress: set[str] = set()
         self._silent_since: float | None = None
         self.resting: WorkerCard | None = None
         """What is shown while the device is out of service."""
@@ -55,28 +55,35 @@ class Presence:
         """Refresh the card, or put it back if the broker lost it; `now` is of a monotonic clock."""
         if self.resting is not None:
             announce(self._redis, self.resting)
-            self._seen = None
+            self._seen.clear()
             return
-        text = self._redis.get(keys.worker(self._id))
+        for lane in self._ids:
+            self._refresh(lane)
+        if self._seen:
+            self._listen(now)
+
+    def _refresh(self, lane: str) -> None:
+        text = self._redis.get(keys.worker(lane))
         if isinstance(text, str):
-            self._seen = WorkerCard.model_validate_json(text)
-        if self._seen is None:
+            self._seen[lane] = WorkerCard.model_validate_json(text)
+        if lane not in self._seen:
             return
         if self.draining:
-            self._seen = self._seen.model_copy(update={"state": WorkerState.DRAINING})
+            self._seen[lane] = self._seen[lane].model_copy(update={"state": WorkerState.DRAINING})
         if text is None or self.draining:
-            announce(self._redis, self._seen)
+            announce(self._redis, self._seen[lane])
         else:  # not written again: the pool child may have news meanwhile
-            self._redis.pexpire(keys.worker(self._id), int(CARD_TTL_S * 1000))
-        self._listen(self._seen, now)
+            self._redis.pexpire(keys.worker(lane), int(CARD_TTL_S * 1000))
 
-    def _listen(self, card: WorkerCard, now: float) -> None:
-        """Note how long the worker has taken nothing that it could have taken."""
+    def _listen(self, now: float) -> None:
+        """Note how long the worker has taken nothing that it could have taken, in any of its lanes."""
         pipe = self._redis.pipeline(transaction=False)
         for key in self._lists:
             pipe.llen(key)
-        silent = card.state is WorkerState.IDLE and card.last_progress == self._progress and any(pipe.execute())
-        self._progress = card.last_progress
+        cards = self._seen.values()
+        before, self._progress = self._progress, {card.last_progress for card in cards}
+        idle = all(card.state is WorkerState.IDLE for card in cards) and self._progress == before
+        silent = idle and any(pipe.execute())
         if not silent:
             self._silent_since = None
         elif self._silent_since is None:

@@ -4,6 +4,7 @@ import contextlib
 import os
 import secrets
 import select
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -251,6 +252,19 @@ class RemoteCandidate:
             self._lost = (outcome, text, word)
         changes = reply.get("state")
         raise CandidateFailed(outcome, text, word, map(claimed_text, changes) if isinstance(changes, list) else ())
+
+    def pause(self) -> None:
+        """Let it do nothing at all until `resume`; processes of its own that have left its group go on."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        if self.child is not None:
+            with contextlib.suppress(OSError):  # it is gone, or another user's: then it goes on
+                os.killpg(self.child.pid, number)
 
     def close(self) -> int | None:
         """End the process and all it made; return its wait status."""

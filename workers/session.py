@@ -78,10 +78,12 @@ def pack_inputs(values: Sequence[Any]) -> tuple[list[Any], list[Tensor], list[Te
 class Session:
     """One candidate process that has been given its source."""
 
-    def __init__(self, take: Callable[[], RemoteCandidate], device: str, deadline_s: float, ends_at: float) -> None:
+    def __init__(
+        self, take: Callable[[], RemoteCandidate], device: str, deadline_s: float, left_s: Callable[[], float]
+    ) -> None:
         """Speak to a fresh process that `take` gives.
 
-        A request has `deadline_s`, and all of them end at `ends_at` (monotonic clock).
+        A request has `deadline_s`, and at most what `left_s` says is left of the evaluation.
         """
         self.remote = take()
         self.device = device
@@ -89,7 +91,7 @@ class Session:
         self._text = ""
         self._fault: str | None = None
         self.longest_s = deadline_s
-        self.ends_at = ends_at
+        self._left_s = left_s
         self._calls = 0
         self._is_ahead = False
         self._source: Segment | None = None
@@ -128,7 +130,7 @@ class Session:
         Raises:
             TimedOut: the evaluation's own time is over; it was not this request that used it up.
         """
-        left_s = self.ends_at - time.monotonic()
+        left_s = self._left_s()
         if left_s <= 0:
             raise TimedOut("The deadline of the evaluation is over; a longer one may be given by --deadline.")
         return min(self.longest_s, left_s)
@@ -263,8 +265,9 @@ class Session:
         On a device there come with them the moments, in seconds of the judge's clock, at which the process said that
         it began, and that each of the calls was over.
         """
+        moments: list[float] = []
         if self.device == "cpu":
-            reply, moments = self._ask("burst", {}), []
+            reply = self._ask("burst", {})
         else:
             with self.remote.marks() as (theirs, moments):
                 reply = self._ask("burst", {}, [theirs])

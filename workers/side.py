@@ -15,7 +15,7 @@ from drkernel_q.evaluation import Baseline
 from workers import integrity
 from workers.clock import Pace
 from workers.measure import outline
-from workers.recheck import Recheck
+from workers.recheck import FULL, Recheck
 from workers.reference import Reference
 from workers.segment import Segment, create
 from workers.session import Answer, Session, pack_inputs
@@ -29,6 +29,8 @@ Version = tuple[Baseline, Precision]
 #: up to half a percent of a call's time, and one place would be the same in all calls of a process.
 SLOTS = 8
 SLOT_BYTES = 2 * 2**30
+#: Of so many timed calls one has its outputs compared, the process not knowing which; all of the first have.
+LOOKED_AT = {"cuda": 3, "cpu": 1}
 #: Most bytes of inputs of one burst.
 BURST_BYTES = 8 * 2**30
 
@@ -78,7 +80,7 @@ class CandidateSide:
     """The candidate, timed by its harness.
 
     The inputs of a call come to lie where the candidate's process can read them right before the call, and no sooner.
-    Its outputs are copied out at the end of the call, and every one of them is looked at.
+    Its outputs are copied out at the end of the call, whether they will be looked at or not.
     """
 
     def __init__(self, session: Session, reference: Reference) -> None:
@@ -104,7 +106,8 @@ class CandidateSide:
         self.seeds["timed"].append(secrets.randbits(63))
         inputs = self._put(self.segment, 0, self.seeds["timed"][-1])
         milliseconds, answer = self.session.timed(self.expected_like)
-        self._look(inputs, answer)
+        if len(self.calls) < FULL or not secrets.randbelow(LOOKED_AT[self.reference.device]):
+            self._look(inputs, answer)
         self.calls.append(answer._replace(outputs=None))
         return milliseconds
 

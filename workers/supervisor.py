@@ -29,7 +29,7 @@ from drkernel_q.queue.registry import (
 from drkernel_q.queue.turns import list_names
 from drkernel_q.settings import Settings
 from workers import linux, sandbox
-from workers.device import Device, find_device, lock_device
+from workers.device import Device, find_device, lane_id, lanes_of, lock_device
 from workers.presence import Presence
 
 #: A Celery that ends within this time of its start counts as a quick failure; after `MOST_QUICK` of them we give up.
@@ -67,7 +67,9 @@ class Supervisor:
         self.id = f"{socket.gethostname()}-{self.device.name}-{os.getpid()}"
         self.stopping = threading.Event()
         self.child: subprocess.Popen[bytes] | None = None
-        self.presence = Presence(connect(settings), self.id, list_names(self._queues()))
+        self.lanes = lanes_of(self.device, settings.lanes)
+        self.ids = [lane_id(self.id, number, self.lanes) for number in range(self.lanes)]
+        self.presence = Presence(connect(settings), self.ids, list_names(self._queues()))
         self._leave_by = float("inf")
         self._quitting = False
 
@@ -89,14 +91,15 @@ class Supervisor:
         ended = threading.Event()
         presence = threading.Thread(target=self.presence.run, args=(ended,), daemon=True)
         presence.start()
-        self.say(f"worker on {self.device.name} ({self.device.device_name})")
+        lanes = f", {self.lanes} evaluations at a time" if self.lanes > 1 else ""
+        self.say(f"worker on {self.device.name} ({self.device.device_name}{lanes})")
         try:
             self._keep_celery(redis)
         finally:
             self.stopping.set()
             ended.set()
-            presence.join(JOIN_S)  # so that it does not put the card up again
-            withdraw(redis, self.id)
+            presence.join(JOIN_S)  # so that it does not put the cards up again
+            self._withdraw(redis)
 
     def _check_sandbox(self) -> None:
         if self.settings.sandbox != "strict":
@@ -164,9 +167,13 @@ class Supervisor:
             self.stopping.wait(_POLL_S)
         self.presence.resting = None
         with suppress(RedisError):
-            withdraw(redis, self.id)
+            self._withdraw(redis)
         if not self.stopping.is_set():
             self.say(f"{self.device.name} is back in service")
+
+    def _withdraw(self, redis: Redis) -> None:
+        for name in {self.id, *self.ids}:
+            withdraw(redis, name)
 
     def _resting_card(self, found: quarantine.Quarantine) -> WorkerCard:
         return WorkerCard(
@@ -191,7 +198,7 @@ class Supervisor:
         queues = list_names(self._queues())
         # Candidates run as users of their own; Celery's advice not to be root is for those who have none.
         command = [sys.executable, "-W", "ignore:You're running the worker", "-m", "celery", "--quiet"]
-        command += ["-A", "workers.celery", "worker", "-P", "prefork", "-c", "1"]
+        command += ["-A", "workers.celery", "worker", "-P", "prefork", "-c", str(self.lanes)]
         command += ["-Q", ",".join(queues), "-n", f"{self.id}@{socket.gethostname()}", "--loglevel", "WARNING"]
         command += ["--without-gossip", "--without-mingle", "--without-heartbeat"]
         environment = os.environ | self.device.mask
@@ -199,6 +206,7 @@ class Supervisor:
             "DRKQ_BROKER_URL": broker_url(self.settings),
             "DRKQ_DEVICE": self.device.name,
             "DRKQ_WORKER_ID": self.id,
+            "DRKQ_LANES": str(self.lanes),
         }
         for name in ("DRKQ_STORE_URL", "DRKQ_STORE_PASSWORD_FILE"):
             environment.pop(name, None)  # workers publish; they hold no credentials of the store

@@ -24,7 +24,7 @@ from drkernel_q.queue.desk import PASS_ON_S, Answer, Desk, Reaper
 from drkernel_q.queue.registry import WorkerCard, WorkerState, announce
 from drkernel_q.rules import RULES_VERSION
 from drkernel_q.settings import Settings
-from workers.device import Device, device_lease, find_device
+from workers.device import Device, device_lease, find_device, lane_id, lanes_of
 from workers.evaluator import Evaluator, Judged
 from workers.wire import WireClosed, WireTimeout
 
@@ -138,10 +138,11 @@ def register(app: Celery, worker: Callable[[], Worker]) -> None:
         app.task(name=name, bind=True)(run)
 
 
-def make_worker(app: Celery, settings: Settings) -> Worker:
-    """Make the worker of this process from what its supervisor left in the settings."""
+def make_worker(app: Celery, settings: Settings, number: int) -> Worker:
+    """Make the worker of this process, a lane from 0 on, from what its supervisor left in the settings."""
     device = find_device(settings.device)
-    return Worker(app, settings, device, settings.worker_id or f"{socket.gethostname()}-{device.name}")
+    name = settings.worker_id or f"{socket.gethostname()}-{device.name}"
+    return Worker(app, settings, device, lane_id(name, number, lanes_of(device, settings.lanes)))
 
 
 def _leave() -> None:

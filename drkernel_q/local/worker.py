@@ -22,7 +22,16 @@ RESTART_S = 0.5
 STOP_S = 5.0
 
 #: Settings that a worker takes from the command that started the stack, flags included.
-_PASSED_ON = ("sandbox", "candidate_memory_bytes", "candidate_uid", "cache_dir", "state_dir", "lock_dir", "debug")
+_PASSED_ON = (
+    "sandbox",
+    "lanes",
+    "candidate_memory_bytes",
+    "candidate_uid",
+    "cache_dir",
+    "state_dir",
+    "lock_dir",
+    "debug",
+)
 
 
 def worker_environment(settings: Settings, broker_url: str) -> dict[str, str]:

@@ -37,7 +37,7 @@ def redis(server: Redis) -> Redis:
 
 @pytest.fixture
 def presence(redis: Redis) -> Presence:
-    return Presence(redis, "w", list_names(QUEUES))
+    return Presence(redis, ["w"], list_names(QUEUES))
 
 
 def card(state: WorkerState = WorkerState.IDLE, last_progress: str = "1") -> WorkerCard:

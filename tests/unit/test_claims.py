@@ -93,7 +93,7 @@ class Liar:
 def forged(body: str, padding: int = 0) -> Iterator[Session]:
     """Speak to a process that answers calls with the JSON text `body`, and as many spaces as `padding` says."""
     liar = cast("Zygote", Liar(body.encode() + b" " * padding))
-    session = Session(lambda: RemoteCandidate(liar, 2**30), "cpu", 5.0, time.monotonic() + 30.0)
+    session = Session(lambda: RemoteCandidate(liar, 2**30), "cpu", 5.0, lambda: 30.0)
     try:
         yield session
     finally:
