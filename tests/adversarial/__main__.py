@@ -1,7 +1,7 @@
 """Judge the whole adversarial suite on one device and print a confusion table.
 
-`python -m tests.adversarial --device cuda:0` judges one case after the other, as times want it; on the cpu device
-several evaluators may work side by side (`--jobs`). It ends with 1 if an attack was accepted, or an honest kernel not.
+`python -m tests.adversarial --device cuda:0 --jobs 12` judges in that many lanes; on the cpu device evaluators work side
+by side. It ends with 1 if an attack was accepted, or an honest kernel not.
 """
 
 import json
@@ -68,7 +68,8 @@ def judge_all(
     """
     benches: queue.SimpleQueue[Bench] = queue.SimpleQueue()
     memory_bytes = (16 if device.startswith("cuda") else 3) * 2**30  # compilers of CUDA C++ need theirs
-    all_benches = [Bench(device, memory_bytes=memory_bytes) for _ in range(jobs)]
+    lanes = jobs if device.startswith("cuda") else 1  # which take turns where a device is timed
+    all_benches = [Bench(device, memory_bytes=memory_bytes, lanes=lanes) for _ in range(jobs)]
     for bench in all_benches:
         benches.put(bench)
 
