@@ -1,7 +1,7 @@
 """Judge the whole adversarial suite on one device and print a confusion table.
 
-`python -m tests.adversarial --device cuda:0 --jobs 12` judges in that many lanes; on the cpu device evaluators work side
-by side. It ends with 1 if an attack was accepted, or an honest kernel not.
+`python -m tests.adversarial --device cuda:0 --jobs 12` judges in that many lanes; on the cpu device evaluators work
+side by side. It ends with 1 if an attack was accepted, or an honest kernel not.
 """
 
 import json
