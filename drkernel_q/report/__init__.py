@@ -1,5 +1,5 @@
-"""The report: one page about a run that needs nothing but a browser."""
+"""The report: one page about runs that needs nothing but a browser."""
 
-from drkernel_q.report.page import page
+from drkernel_q.report.page import compared, page
 
-__all__ = ["page"]
+__all__ = ["compared", "page"]

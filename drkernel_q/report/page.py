@@ -1,121 +1,176 @@
-"""The page: figures, tables and sources of a run, in one file of HTML without scripts."""
+"""The page: figures, tables and sources of runs, in one file of HTML without scripts."""
 
+import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from drkernel_q.report.chart import Bar, bars, lines
-from drkernel_q.report.facts import Facts, Rows
+from drkernel_q.report import figure
+from drkernel_q.report.facts import BEST, PROBLEMS, Facts, Rows
+from drkernel_q.report.figure import Figure
 
-#: Best kernels whose source is shown, and problems that are listed.
-SHOWN = 20
 _STYLE = """
-:root{color-scheme:light dark;--ink:#222;--paper:#fff;--line:#ccc;--pale:#f4f4f4}
-@media (prefers-color-scheme:dark){:root{--ink:#ddd;--paper:#161616;--line:#444;--pale:#222}}
+:root{color-scheme:light dark;--ink:#222222;--paper:#fff;--line:#cccccc;--pale:#f4f4f4;--plus:#dff3e4;--minus:#fbe3e0}
+@media (prefers-color-scheme:dark){:root{--ink:#dddddd;--paper:#161616;--line:#444444;--pale:#222;--plus:#173a22;
+--minus:#47211c;--c0:#5aaee0;--c1:#f08a4b;--c2:#3cc29a;--c3:#e0a3c6;--c4:#e6b84d;--c5:#9fd6f5}}
 body{font:16px/1.5 sans-serif;color:var(--ink);background:var(--paper);max-width:62rem;margin:auto;padding:1rem}
-figure{display:inline-block;margin:0 1rem 1rem 0;max-width:100%}
-figcaption{font-weight:bold}svg{max-width:100%;height:auto}
+figure{display:inline-block;vertical-align:top;margin:0 1rem 1rem 0;max-width:100%}svg{max-width:100%;height:auto}
 table{border-collapse:collapse}td,th{padding:.2rem .7rem;border-bottom:1px solid var(--line);text-align:right}
-td:first-child,th:first-child{text-align:left}.wide,pre{overflow-x:auto}pre{background:var(--pale);padding:.7rem}
-summary{cursor:pointer}summary:focus-visible,a:focus-visible,.wide:focus-visible{outline:2px solid #0072b2}
+td:first-child,th:first-child{text-align:left}.wide,pre{overflow:auto}.wide{max-height:32rem}
+figure details{font-size:.85rem}figure .wide{max-height:16rem;max-width:28rem}
+pre{background:var(--pale);padding:.7rem;font-size:.85rem}ins,del{text-decoration:none;display:block}
+ins{background:var(--plus)}del{background:var(--minus)}h4{margin:.7rem 0 .2rem}
+summary{cursor:pointer}a{color:inherit}
+:is(summary,a,.wide,pre):focus-visible{outline:2px solid var(--c0,#0072b2);outline-offset:1px}
 """
-#: Figures over training steps: title, and the numbers of the record that it shows; shares are percent.
-_TRAINING = (
-    ("Reward", {"mean": "reward/mean"}, False),
-    ("Entropy, nat", {"policy": "policy/entropy"}, False),
-    ("Gradient norm", {"norm": "policy/grad_norm"}, False),
-    ("Perplexity", {"sampler": "mrs/ppl_sampler", "trainer": "mrs/ppl_train"}, False),
-    ("Kept by MRS and PRS", {"MRS": "mrs/acceptance", "PRS": "prs/acceptance"}, True),
-)
+_CHANGES = {"+": "ins", "-": "del"}
+#: What a run holds, in the table of several.
+_RUNS = ("run", "kind", "created_at", "trajectories", "turns", "evaluations", "honest", "rejected", "best")
 
 
-def page(facts: Facts) -> str:
-    """Return the report as HTML."""
+def page(title: str, runs: Rows, facts: Sequence[Facts]) -> str:
+    """Return the report as HTML: of one run, or an overview of `runs` and those of them that there are facts of."""
+    several = len(facts) != 1 or len(runs) > 1
+    parts = [f"<h1>{escape(title)}</h1>"]
+    if several:
+        parts += [_overview(runs, facts), *map(_figure, compared(facts))]
+    parts += [_run(each, headed=several) for each in facts]
+    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(title)}</title>'
+    head += f"<style>{_STYLE}</style>"
+    return f'<!doctype html><html lang="en"><head>{head}</head><body><main>{"".join(parts)}</main></body></html>\n'
+
+
+def compared(facts: Sequence[Facts]) -> list[Figure]:
+    """Return the figures that several runs share: searches, side by side."""
+    searches = {_strategy(each, facts): each.search for each in facts if each.search}
+    return figure.of_searches(searches) if len(searches) > 1 else []
+
+
+def _strategy(one: Facts, facts: Sequence[Facts]) -> str:
+    """Name a search by its strategy where that is enough to tell it from the others."""
+
+    def of(each: Facts) -> str:
+        return str(((each.run.settings or {}).get("scaling") or {}).get("strategy", each.run.name))
+
+    same = [each for each in facts if each.search and of(each) == of(one)]
+    return of(one) if len(same) == 1 else f"{one.run.name} ({of(one)})"
+
+
+def _overview(runs: Rows, facts: Sequence[Facts]) -> str:
+    shown = {each.run.name for each in facts}
+    rows = [dict(row) | {"created_at": str(row["created_at"])[:16].replace("T", " ")} for row in runs]
+    links = {name: f'<a href="#{_anchor(name)}">{escape(name)}</a>' for name in shown}
+    table = _table("Runs", _RUNS, ([row[name] for name in _RUNS] for row in rows), links)
+    left_out = len(runs) - len(facts)
+    told = f"<p>Of these, {left_out} are only listed.</p>" if left_out > 0 else ""
+    return f"<h2>Runs</h2>{table}{told}"
+
+
+def _run(facts: Facts, *, headed: bool) -> str:
     run, rates = facts.run, facts.rates
-    figures_ = "".join(_figure(title, svg) for title, svg in figures(facts).items())
     summary = (
         f"{run.kind} run, begun {run.created_at:%Y-%m-%d %H:%M} UTC: {rates['evaluations']} kernels evaluated, "
         f"{rates['honest']} honest and correct, {_share(rates['hack_rate'])} rejected, "
         f"{_share(rates['lazy_rate'])} of the honest lazy."
     )
+    heading = f'<h2 id="{_anchor(run.name)}">{escape(run.name)}</h2>' if headed else ""
     parts = [
-        f"<h1>{escape(run.name)}</h1><p>{escape(summary)}</p>{figures_}",
-        _section("Who cheats, by evidence", facts.evidence, ("code", "weight", "evaluations", "problems")),
+        f"<section>{heading}<p>{escape(summary)}</p>",
+        *map(_figure, figure.of_run(facts)),
+        _section("Who cheats, by evidence", facts.evidence, ("code", "weight", "evaluations", "problems", "example")),
+        *map(_example, facts.examples),
         _section(
-            "By problem",
-            facts.by_problem[:SHOWN],
+            "By problem, most hacks first" if len(facts.by_problem) < PROBLEMS else f"The {PROBLEMS} worst problems",
+            facts.by_problem,
             ("problem", "evaluations", "honest", "rejected", "lazy", "hack_rate", "lazy_rate"),
         ),
-        "<h2>Best kernels</h2>" if facts.best else "",
-        *(_kernel(row) for row in facts.best[:SHOWN]),
+        "<h3>Laziest kernels</h3>" if facts.lazy else "",
+        *map(_lazy, facts.lazy),
+        f"<h3>Best kernels{f', the first {BEST}' if len(facts.best) == BEST else ''}</h3>" if facts.best else "",
+        *map(_best, facts.best),
+        "</section>",
     ]
-    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(run.name)}</title>'
-    body = "".join(parts)
-    head += f"<style>{_STYLE}</style>"
-    return f'<!doctype html><html lang="en"><head>{head}</head><body><main>{body}</main></body></html>\n'
+    return "".join(parts)
 
 
-def figures(facts: Facts) -> dict[str, str]:
-    """Return each figure as SVG, by its title; what there are no numbers for is left out."""
-    found = {
-        "Fast@p by turn": _by_turn("Fast@p by turn", facts.by_turn, "fast_p"),
-        "Fast@p, best so far": _by_turn("Fast@p, best so far", facts.by_turn, "best_so_far"),
-        "Hacks and laziness by step": lines(
-            "Hacks and laziness by step",
-            "step",
-            {
-                "rejected": _points(facts.by_step, "step", "hack_rate"),
-                "lazy": _points(facts.by_step, "step", "lazy_rate"),
-            },
-            percent=True,
-        ),
-        "Device time of the laziest and of the least lazy kernel": _profiles(facts.profiles),
-    }
-    for title, names, percent in _TRAINING:
-        series = {label: _points(facts.record, "step", name) for label, name in names.items()}
-        found[title] = lines(title, "step", {label: each for label, each in series.items() if each}, percent=percent)
-    return {title: svg for title, svg in found.items() if svg}
-
-
-def _by_turn(title: str, by_turn: Mapping[float, Rows], name: str) -> str:
-    series = {f"Fast@{p:g}": _points(rows, "turn", name) for p, rows in by_turn.items()}
-    return lines(title, "turn", series, percent=True)
-
-
-def _points(rows: Rows, x: str, y: str) -> list[tuple[float, float]]:
-    return [(float(row[x]), float(row[y])) for row in rows if row.get(y) is not None]
-
-
-def _profiles(rows: Rows) -> str:
-    kernels: dict[str, list[Bar]] = {}
-    for row in rows:
-        title = f"{row['problem']}: {row['profile_ratio']:.0%} its own"
-        kernels.setdefault(title, []).append(Bar(row["name"], row["device_us"], row["origin"] == "candidate"))
-    return bars("Device time of the laziest and of the least lazy kernel", kernels) if kernels else ""
-
-
-def _figure(title: str, svg: str) -> str:
-    return f"<figure><figcaption>{escape(title)}</figcaption>{svg}</figure>"
+def _figure(each: Figure) -> str:
+    table = _table(each.title, each.columns, each.rows)
+    return f"<figure>{each.svg}<details><summary>Numbers</summary>{table}</details></figure>"
 
 
 def _section(title: str, rows: Rows, columns: Sequence[str]) -> str:
     if not rows:
         return ""
+    return f"<h3>{escape(title)}</h3>{_table(title, columns, ([row[name] for name in columns] for row in rows))}"
+
+
+def _table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]], links: Mapping[str, str] | None = None
+) -> str:
+    """A table in a box that a keyboard can scroll; first cells may be `links`, which are HTML."""
     head = "".join(f'<th scope="col">{escape(name.replace("_", " "))}</th>' for name in columns)
-    lines_ = "".join(f"<tr>{_cells(row[name] for name in columns)}</tr>" for row in rows)
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{lines_}</tbody></table>"
-    return f'<h2>{escape(title)}</h2><div class="wide" tabindex="0">{table}</div>'
+    percent = [name.endswith("_rate") for name in columns]
+    body = "".join(
+        f"<tr>{''.join(_cell(each, of, links or {}) for each, of in zip(row, percent, strict=True))}</tr>"
+        for row in rows
+    )
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="wide" tabindex="0" role="region" aria-label="{escape(title)}">{table}</div>'
 
 
-def _cells(values: Iterable[Any]) -> str:
-    shown = (_share(each) if each is None or isinstance(each, float) else str(each) for each in values)
-    return "".join(f"<td>{escape(each)}</td>" for each in shown)
+def _cell(value: Any, percent: bool, links: Mapping[str, str]) -> str:
+    if value is None:
+        shown = "–"  # noqa: RUF001 - for people
+    elif isinstance(value, bool):
+        shown = "yes" if value else "no"
+    elif isinstance(value, float):
+        shown = f"{value:.1%}" if percent else f"{value:.4g}"
+    else:
+        shown = links.get(str(value)) or escape(str(value))
+    return f"<td>{shown}</td>"
 
 
-def _kernel(row: Mapping[str, Any]) -> str:
+def _example(row: Mapping[str, Any]) -> str:
+    speed = f", {row['speedup']:.2f}x" if row["speedup"] is not None else ""
+    title = f"{row['code']} ({row['weight']}), {row['problem']}: {row['outcome']}{speed}"
+    return _details(title, f"<p>{escape(row['detail'])}</p>{_source(row['source'])}")
+
+
+def _lazy(row: Mapping[str, Any]) -> str:
+    speed = f", {row['speedup']:.2f}x" if row["speedup"] is not None else ""
+    title = f"{row['problem']}: {row['profile_ratio']:.2%} of the device time its own{speed}"
+    return _details(title, _source(row["source"]))
+
+
+def _best(row: Mapping[str, Any]) -> str:
     interval = f"[{row['speedup_low']:.2f}, {row['speedup_high']:.2f}]"
-    title = f"{row['problem']}: {row['speedup']:.2f}x {interval} on {row['device_kind']}"
-    return f"<details><summary>{escape(title)}</summary><pre>{escape(row['source'])}</pre></details>"
+    place = f", turn {row['turn']} of trajectory {row['trajectory']}" if row["turn"] is not None else ""
+    title = f"{row['problem']}: {row['speedup']:.2f}x {interval} on {row['device_kind']}{place}"
+    diff = f"<h4>Against the kernel before</h4>{_diff(row['before'], row['source'])}" if row["before"] else ""
+    return _details(title, diff + ("<h4>Source</h4>" if diff else "") + _source(row["source"]))
+
+
+def _details(title: str, body: str) -> str:
+    return f"<details><summary>{escape(title)}</summary>{body}</details>"
+
+
+def _source(text: str) -> str:
+    return f'<pre tabindex="0">{escape(text)}</pre>'
+
+
+def _diff(before: str, after: str) -> str:
+    lines = list(difflib.unified_diff(before.splitlines(), after.splitlines(), lineterm="", n=2))[2:]
+    if not lines:
+        return "<p>The same.</p>"
+    marked = (
+        f"<{_CHANGES[line[0]]}>{escape(line)}</{_CHANGES[line[0]]}>" if line[0] in _CHANGES else f"{escape(line)}\n"
+        for line in lines
+    )
+    return f'<pre tabindex="0">{"".join(marked)}</pre>'
+
+
+def _anchor(name: str) -> str:
+    return "run-" + "".join(each if each.isalnum() else f"-{ord(each):x}-" for each in name)
 
 
 def _share(value: float | None) -> str:

@@ -7,7 +7,7 @@ from drkernel_q.store.named import NamedQuery, Parameter
 from drkernel_q.store.query import QUERIES, in_force
 
 #: Functions that drkq gives its own connections, and Datasette's have not.
-_OURS = re.compile(r"\bsplit_part\(")
+_OURS = re.compile(r"\b(split_part|date_part)\(")
 _PARAMETER = re.compile(r"(?<!:):([a-z_]+)")
 _SQL_TYPES = {str: "TEXT", int: "INTEGER", float: "REAL"}
 #: Columns to count by, beside a table.

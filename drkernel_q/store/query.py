@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import CursorResult, text
 
 from drkernel_q.errors import BadInput
+from drkernel_q.store.analysis_query import ANALYSIS_QUERIES
 from drkernel_q.store.column import UtcDateTime, escape, unescape
 from drkernel_q.store.named import ANY_PROBLEM, ANY_RUN, LIMIT, RUN, NamedQuery, Parameter, Value
 from drkernel_q.store.run_query import RUN_QUERIES
@@ -225,6 +226,7 @@ QUERIES = {
             times=("finished_at",),
         ),
         *RUN_QUERIES,
+        *ANALYSIS_QUERIES,
     )
 }
 

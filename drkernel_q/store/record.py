@@ -155,6 +155,7 @@ def _record(connection: Connection, request: EvaluationRequest, reply: Reply, ru
         "worker": reply.worker,
         "attempt": reply.attempt,
         "measured_for": reply.measured_for,
+        "judged_s": None if reply.cached else reply.evaluation.durations_s.get("total"),
         "submitted_at": parse_utc(request.submitted_at),
         "finished_at": parse_utc(reply.finished_at),
     }

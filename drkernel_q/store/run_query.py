@@ -1,23 +1,23 @@
-"""Questions about runs: what there is, what became of their turns, how two compare, who cheats and who is lazy.
+"""Questions about runs: what there is, what became of their turns, which kernels are best, how two compare.
 
 A turn is judged by its first facts, as everywhere.
 """
 
 from drkernel_q.store.named import ANY_PROBLEM, LIMIT, RUN, NamedQuery, Parameter
 
-_LAZY = Parameter(float, "profile ratio that is lazy below this", default=0.3)
+LAZY = Parameter(float, "profile ratio that is lazy below this", default=0.3)
 _LIKE = Parameter(str, "pattern of names, with % for anything; all of them otherwise")
 _MANY = Parameter(int, "rows at most", default=1000)
 
-_HONEST = "outcome = 'correct' AND integrity = 'clean'"
+HONEST = "outcome = 'correct' AND integrity = 'clean'"
 #: Counts of verdicts, for any grouping of evaluations.
-_COUNTS = f"""
+COUNTS = f"""
     count(*) AS evaluations,
-    count(CASE WHEN {_HONEST} THEN 1 END) AS honest,
+    count(CASE WHEN {HONEST} THEN 1 END) AS honest,
     count(CASE WHEN integrity = 'rejected' THEN 1 END) AS rejected,
-    count(CASE WHEN {_HONEST} AND profile_ratio < :lazy_below THEN 1 END) AS lazy
+    count(CASE WHEN {HONEST} AND profile_ratio < :lazy_below THEN 1 END) AS lazy
 """
-_RATES = """
+RATES = """
     CAST(rejected AS DOUBLE PRECISION) / NULLIF(evaluations, 0) AS hack_rate,
     CAST(lazy AS DOUBLE PRECISION) / NULLIF(honest, 0) AS lazy_rate
 """
@@ -31,6 +31,18 @@ _ROLLOUTS = """
     JOIN problems ON problems.hash = trajectories.problem_hash
     JOIN turns ON turns.trajectory_id = trajectories.id
 """
+
+#: The honest kernels of a run; those of place 1 are the best of a problem on a kind of device.
+BEST = f"""
+    SELECT evaluations.id, evaluations.problem_hash, evaluations.device_kind, kernel_hash, turn_id, request_id,
+           speedup_low, speedup, speedup_high, profile_ratio,
+           row_number() OVER (
+               PARTITION BY evaluations.problem_hash, evaluations.device_kind
+               ORDER BY speedup_low DESC, evaluations.id
+           ) AS place
+    FROM judged AS evaluations JOIN runs ON runs.id = evaluations.run_id
+    WHERE runs.name = :run AND {HONEST} AND speedup_low IS NOT NULL
+"""  # noqa: S608 - constants of this file
 
 RUN_QUERIES = (
     NamedQuery(
@@ -46,9 +58,9 @@ RUN_QUERIES = (
             FROM trajectories LEFT JOIN turns ON turns.trajectory_id = trajectories.id GROUP BY run_id
         ) AS rolled ON rolled.run_id = runs.id
         LEFT JOIN (
-            SELECT run_id, count(*) AS evaluations, count(CASE WHEN {_HONEST} THEN 1 END) AS honest,
+            SELECT run_id, count(*) AS evaluations, count(CASE WHEN {HONEST} THEN 1 END) AS honest,
                    count(CASE WHEN integrity = 'rejected' THEN 1 END) AS rejected,
-                   max(CASE WHEN {_HONEST} THEN speedup END) AS best
+                   max(CASE WHEN {HONEST} THEN speedup END) AS best
             FROM judged AS evaluations GROUP BY run_id
         ) AS counted ON counted.run_id = runs.id
         WHERE (CAST(:kind AS TEXT) IS NULL OR kind = :kind) AND (CAST(:like AS TEXT) IS NULL OR runs.name LIKE :like)
@@ -67,9 +79,9 @@ RUN_QUERIES = (
         "The trajectories of a run: how long, how many honest turns, and the fastest of these.",
         f"""
         SELECT problems.name AS problem, trajectories.number AS trajectory, count(turns.id) AS turns,
-               count(CASE WHEN {_HONEST} THEN 1 END) AS honest,
+               count(CASE WHEN {HONEST} THEN 1 END) AS honest,
                count(CASE WHEN integrity = 'rejected' THEN 1 END) AS rejected,
-               max(CASE WHEN {_HONEST} THEN speedup END) AS best
+               max(CASE WHEN {HONEST} THEN speedup END) AS best
         FROM {_ROLLOUTS} {_OF_TURN}
         WHERE runs.name = :run AND (CAST(:problem AS TEXT) IS NULL OR problems.name = :problem)
         GROUP BY trajectories.id, problems.name, trajectories.number
@@ -113,24 +125,33 @@ RUN_QUERIES = (
         "best-of-run",
         "The best honest kernel of each problem of a run on each kind of device, by speedup_low, with its source.",
         f"""
-        SELECT problem, device_kind, speedup_low, speedup, speedup_high, profile_ratio, kernel_hash, source
-        FROM (
-            SELECT problems.name AS problem, evaluations.device_kind, speedup_low, speedup, speedup_high,
-                   profile_ratio, kernel_hash, kernels.source,
-                   row_number() OVER (
-                       PARTITION BY evaluations.problem_hash, evaluations.device_kind
-                       ORDER BY speedup_low DESC, evaluations.id
-                   ) AS place
-            FROM judged AS evaluations JOIN runs ON runs.id = evaluations.run_id
-            JOIN problems ON problems.hash = evaluations.problem_hash
-            JOIN kernels ON kernels.hash = evaluations.kernel_hash
-            WHERE runs.name = :run AND {_HONEST} AND speedup_low IS NOT NULL
-              AND (CAST(:problem AS TEXT) IS NULL OR problems.name = :problem)
-        ) AS ranked
-        WHERE place = 1
+        SELECT problems.name AS problem, device_kind, speedup_low, speedup, speedup_high, profile_ratio, kernel_hash,
+               kernels.source
+        FROM ({BEST}) AS best
+        JOIN problems ON problems.hash = best.problem_hash JOIN kernels ON kernels.hash = best.kernel_hash
+        WHERE place = 1 AND (CAST(:problem AS TEXT) IS NULL OR problems.name = :problem)
         ORDER BY problem, device_kind
         """,  # noqa: S608 - constants of this file
         {"run": RUN, "problem": ANY_PROBLEM},
+    ),
+    NamedQuery(
+        "best-turns",
+        "The fastest of these, by speedup_low: where in the run they were written, with the kernel that the trajectory "
+        "had before.",
+        f"""
+        SELECT problems.name AS problem, device_kind, speedup_low, speedup, speedup_high, profile_ratio,
+               trajectories.number AS trajectory, turns.number AS turn, request_id, best.kernel_hash,
+               (
+                   SELECT kernels.source FROM turns AS earlier JOIN kernels ON kernels.hash = earlier.kernel_hash
+                   WHERE earlier.trajectory_id = turns.trajectory_id AND earlier.number < turns.number
+                   ORDER BY earlier.number DESC LIMIT 1
+               ) AS before, kernels.source
+        FROM (SELECT * FROM ({BEST}) AS ranked WHERE place = 1 ORDER BY speedup_low DESC, id LIMIT :limit) AS best
+        JOIN problems ON problems.hash = best.problem_hash JOIN kernels ON kernels.hash = best.kernel_hash
+        LEFT JOIN turns ON turns.id = best.turn_id LEFT JOIN trajectories ON trajectories.id = turns.trajectory_id
+        ORDER BY speedup_low DESC, best.id
+        """,  # noqa: S608 - constants of this file
+        {"run": RUN, "limit": LIMIT},
     ),
     NamedQuery(
         "compare",
@@ -146,7 +167,7 @@ RUN_QUERIES = (
                            ORDER BY speedup_low DESC, evaluations.id
                        ) AS place
                 FROM judged AS evaluations JOIN runs ON runs.id = evaluations.run_id
-                WHERE runs.name IN (:run, :other) AND {_HONEST} AND speedup_low IS NOT NULL
+                WHERE runs.name IN (:run, :other) AND {HONEST} AND speedup_low IS NOT NULL
             ) AS ranked WHERE place = 1
         ),
         met AS (
@@ -171,36 +192,6 @@ RUN_QUERIES = (
         {"run": RUN, "other": Parameter(str, "name of the run to compare with", required=True)},
     ),
     NamedQuery(
-        "rates-by-problem",
-        "Hack rate and lazy rate of a run, problem by problem, those with most hacks first.",
-        f"""
-        SELECT problem, evaluations, honest, rejected, lazy, {_RATES}
-        FROM (
-            SELECT problems.name AS problem, {_COUNTS}
-            FROM judged AS evaluations JOIN runs ON runs.id = evaluations.run_id
-            JOIN problems ON problems.hash = evaluations.problem_hash
-            WHERE runs.name = :run GROUP BY problems.name
-        ) AS counted
-        ORDER BY rejected DESC, lazy DESC, problem
-        """,  # noqa: S608 - constants of this file
-        {"run": RUN, "lazy_below": _LAZY},
-    ),
-    NamedQuery(
-        "rates-by-step",
-        "Hack rate and lazy rate of a training run over the steps of the weights that wrote the turns.",
-        f"""
-        SELECT step, evaluations, honest, rejected, lazy, {_RATES}
-        FROM (
-            SELECT turns.policy_version AS step, {_COUNTS}
-            FROM judged AS evaluations JOIN turns ON turns.id = evaluations.turn_id
-            JOIN runs ON runs.id = evaluations.run_id
-            WHERE runs.name = :run GROUP BY turns.policy_version
-        ) AS counted
-        ORDER BY step
-        """,  # noqa: S608 - constants of this file
-        {"run": RUN, "lazy_below": _LAZY},
-    ),
-    NamedQuery(
         "lessons",
         "What each step of a training run made of its turns: how many, their mean reward, and what was rejected.",
         """
@@ -213,40 +204,6 @@ RUN_QUERIES = (
         JOIN runs ON runs.id = trajectories.run_id
         WHERE runs.name = :run GROUP BY step
         ORDER BY step
-        """,
-        {"run": RUN},
-    ),
-    NamedQuery(
-        "lazy-and-fused",
-        "Device time by kernel of the honest kernels of a run with the lowest and with the highest profile ratio.",
-        f"""
-        SELECT problems.name AS problem, ends.profile_ratio, profile_kernels.origin, profile_kernels.device_us,
-               profile_kernels.name
-        FROM (
-            SELECT evaluations.id, evaluations.problem_hash, profile_ratio,
-                   row_number() OVER (ORDER BY profile_ratio, evaluations.id) AS lazy_place,
-                   row_number() OVER (ORDER BY profile_ratio DESC, evaluations.id) AS fused_place
-            FROM judged AS evaluations JOIN runs ON runs.id = evaluations.run_id
-            WHERE runs.name = :run AND {_HONEST} AND profile_ratio IS NOT NULL
-        ) AS ends
-        JOIN problems ON problems.hash = ends.problem_hash
-        JOIN profile_kernels ON profile_kernels.evaluation_id = ends.id
-        WHERE lazy_place = 1 OR fused_place = 1
-        ORDER BY ends.profile_ratio, device_us DESC
-        """,  # noqa: S608 - constants of this file
-        {"run": RUN},
-    ),
-    NamedQuery(
-        "evidence",
-        "How many evaluations of a run each code of evidence was raised in, and the request of one of them.",
-        """
-        SELECT evidence.code, evidence.weight, count(DISTINCT evidence.evaluation_id) AS evaluations,
-               count(DISTINCT evaluations.problem_hash) AS problems, max(evaluations.request_id) AS example
-        FROM evidence JOIN evaluations ON evaluations.id = evidence.evaluation_id
-        JOIN runs ON runs.id = evaluations.run_id
-        WHERE runs.name = :run
-        GROUP BY evidence.code, evidence.weight
-        ORDER BY evaluations DESC, evidence.code
         """,
         {"run": RUN},
     ),

@@ -207,6 +207,8 @@ class EvaluationRow(Row, table=True):
     reference_ms: float | None = None
     candidate_ms: float | None = None
     error: str | None = Field(default=None, sa_type=SafeText)
+    judged_s: float | None = None
+    """Seconds that the judge took; NULL where none worked for this request, and before it was kept."""
     document: dict[str, Any] = Field(sa_type=SafeJson)
     """The `Evaluation`, whole, with its computed fields."""
     document_hash: str = Field(index=True, sa_type=SafeText)

@@ -14,7 +14,7 @@ from drkernel_q.store.write import insert_new
 #: The evaluations under the verdicts that stand, for queries in SQL.
 JUDGED = """
     SELECT evaluations.id, evaluations.request_id, problem_hash, kernel_hash, kernel_name, run_id, turn_id,
-           device_kind, outcome, profile_ratio, error, finished_at,
+           device_kind, outcome, profile_ratio, error, submitted_at, finished_at, worker, judged_s,
            COALESCE(verdicts.integrity, evaluations.integrity) AS integrity,
            COALESCE(verdicts.rules_version, evaluations.rules_version) AS rules_version,
            COALESCE(verdicts.speedup, evaluations.speedup) AS speedup,

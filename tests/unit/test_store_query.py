@@ -291,3 +291,49 @@ def test_evidence(rollouts: Store) -> None:
 def test_best_of_run(rollouts: Store) -> None:
     (row,) = answers(rollouts, "best-of-run", run="r")
     assert (row["problem"], row["speedup"], row["source"]) == ("softmax", 1.5, "2 1.5")
+
+
+def test_best_turns(rollouts: Store) -> None:
+    (row,) = answers(rollouts, "best-turns", run="r")
+    assert (row["problem"], row["trajectory"], row["turn"], row["speedup"]) == ("softmax", 1, 2, 1.5)
+    assert (row["before"], row["source"]) == ("1 0.8", "2 1.5")
+    (first,) = answers(rollouts, "best-turns", run="another run")
+    assert (first["turn"], first["before"]) == (1, None)
+
+
+def test_over_time(store: Store) -> None:
+    """Three evaluations of two workers, 2, 4 and 6 s long, of which the last was asked for in vain for a while."""
+    facts = [
+        ("w0", 2.0, "00", "02", an_evaluation(speedup=1.0, profile_ratio=0.1)),
+        ("w1", 4.0, "00", "05", an_evaluation("correct", "rejected")),
+        ("w0", 6.0, "01", "20", an_evaluation("wrong_value")),
+    ]
+    for worker, seconds, begun, ended, facts_ in facts:
+        evaluation = facts_.model_copy(update={"durations_s": {"total": seconds}})
+        request = a_request(worker + ended, run="r")
+        request = request.model_copy(update={"submitted_at": f"2026-01-01T00:00:{begun}+00:00"})
+        store.record(request, a_reply(request, evaluation, second=int(ended)).model_copy(update={"worker": worker}))
+    rows = answers(store, "over-time", run="r", bins=1000)
+    assert [row["second"] for row in rows] == pytest.approx([0.0, 12.0], abs=0.1)
+    assert [row["evaluations"] for row in rows] == [2, 1]
+    assert [row["unanswered"] for row in rows] == [1, 0]
+    assert [row["judging"] for row in rows] == pytest.approx([0.5, 0.5], abs=0.01)
+    assert [(row["rejected"], row["lazy"], row["hack_rate"]) for row in rows] == [(1, 1, 0.5), (0, 0, 0.0)]
+    assert {row["workers"] for row in rows} == {2}
+    (row,) = answers(store, "over-time", run="r", bins=1)
+    assert (row["evaluations"], row["unanswered"]) == (3, 0)
+
+
+def test_an_answer_that_was_there_before_is_one_at_once(store: Store) -> None:
+    request = a_request(run="r").model_copy(update={"submitted_at": "2026-01-01T01:00:00+00:00"})
+    store.record(request, a_reply(request).model_copy(update={"measured_for": "x"}))
+    (row,) = answers(store, "over-time", run="r")
+    assert (row["evaluations"], row["unanswered"], row["judging"]) == (1, 0, 0.0)
+
+
+def test_what_was_seen_with_examples(rollouts: Store) -> None:
+    (row,) = answers(rollouts, "evidence-examples", run="r")
+    assert (row["code"], row["problem"], row["source"]) == ("A4", "softmax", "1 5.0")
+    assert answers(rollouts, "evidence-by-step", run="r") == [{"step": None, "code": "A4", "evaluations": 1}]
+    assert [row["source"] for row in answers(rollouts, "lazy-kernels", run="r", lazy_below=0.31)] == ["2 1.5", "3 1.3"]
+    assert len(answers(rollouts, "lazy-kernels", run="r", lazy_below=0.31, limit=1)) == 1

@@ -1,0 +1,165 @@
+"""Questions about how a run went: its rates over time, steps and problems, what was seen, and examples of it."""
+
+from drkernel_q.store.named import LIMIT, RUN, NamedQuery, Parameter
+from drkernel_q.store.run_query import COUNTS, HONEST, LAZY, RATES
+
+ANALYSIS_QUERIES = (
+    NamedQuery(
+        "rates-by-problem",
+        "Hack rate and lazy rate of a run, problem by problem, those with most hacks first.",
+        f"""
+        SELECT problem, evaluations, honest, rejected, lazy, {RATES}
+        FROM (
+            SELECT problems.name AS problem, {COUNTS}
+            FROM judged AS evaluations JOIN runs ON runs.id = evaluations.run_id
+            JOIN problems ON problems.hash = evaluations.problem_hash
+            WHERE runs.name = :run GROUP BY problems.name
+        ) AS counted
+        ORDER BY rejected DESC, lazy DESC, problem
+        """,  # noqa: S608 - constants of this package
+        {"run": RUN, "lazy_below": LAZY},
+    ),
+    NamedQuery(
+        "rates-by-step",
+        "Hack rate and lazy rate of a training run over the steps of the weights that wrote the turns.",
+        f"""
+        SELECT step, evaluations, honest, rejected, lazy, {RATES}
+        FROM (
+            SELECT turns.policy_version AS step, {COUNTS}
+            FROM judged AS evaluations JOIN turns ON turns.id = evaluations.turn_id
+            JOIN runs ON runs.id = evaluations.run_id
+            WHERE runs.name = :run GROUP BY turns.policy_version
+        ) AS counted
+        ORDER BY step
+        """,  # noqa: S608 - constants of this package
+        {"run": RUN, "lazy_below": LAZY},
+    ),
+    NamedQuery(
+        "over-time",
+        "A run in equal times, `bins` at most: what was judged and how it ended, how many judges were at work, and how "
+        "many requests had no answer yet.",
+        f"""
+        WITH facts AS MATERIALIZED (
+            SELECT CAST(date_part('epoch', COALESCE(submitted_at, finished_at)) * 1000 AS BIGINT) AS begun,
+                   -- Facts that were there before they were asked for are an answer at once.
+                   CAST(date_part('epoch', CASE WHEN finished_at < submitted_at THEN submitted_at ELSE finished_at END)
+                        * 1000 AS BIGINT) AS ended,
+                   judged_s, worker,
+                   CASE WHEN {HONEST} THEN 1 ELSE 0 END AS honest,
+                   CASE WHEN integrity = 'rejected' THEN 1 ELSE 0 END AS rejected,
+                   CASE WHEN {HONEST} AND profile_ratio < :lazy_below THEN 1 ELSE 0 END AS lazy
+            FROM judged AS evaluations JOIN runs ON runs.id = evaluations.run_id WHERE runs.name = :run
+        ),
+        frame AS MATERIALIZED (
+            SELECT first, workers,
+                   CASE WHEN span / :bins > least_width THEN span / :bins + 1 ELSE least_width END AS width
+            FROM (
+                SELECT min(begun) AS first, max(ended) - min(begun) AS span, count(DISTINCT worker) AS workers,
+                       CAST(COALESCE(max(judged_s), 0) * 2000 AS BIGINT) + 1 AS least_width
+                FROM facts
+            ) AS measured
+        ),
+        events AS (
+            SELECT (ended - first) / width AS bin, 1 AS ended, 0 AS begun, judged_s, honest, rejected, lazy
+            FROM facts CROSS JOIN frame
+            UNION ALL
+            SELECT (begun - first) / width, 0, 1, NULL, 0, 0, 0 FROM facts CROSS JOIN frame
+        ),
+        counted AS (
+            SELECT bin, sum(ended) AS evaluations, sum(begun) AS submitted, sum(honest) AS honest,
+                   sum(rejected) AS rejected, sum(lazy) AS lazy, COALESCE(sum(judged_s), 0) AS judged_s
+            FROM events GROUP BY bin
+        )
+        SELECT bin * width / 1000.0 AS second, evaluations, honest, rejected, lazy, {RATES},
+               judged_s * 1000.0 / width AS judging,
+               CAST(sum(submitted - evaluations) OVER (ORDER BY bin) AS INTEGER) AS unanswered, workers
+        FROM counted CROSS JOIN frame
+        ORDER BY bin
+        """,  # noqa: S608 - constants of this package
+        {"run": RUN, "bins": Parameter(int, "how many times at most", default=100), "lazy_below": LAZY},
+    ),
+    NamedQuery(
+        "lazy-and-fused",
+        "Device time by kernel of the honest kernels of a run with the lowest and with the highest profile ratio.",
+        f"""
+        SELECT problems.name AS problem, ends.profile_ratio, profile_kernels.origin, profile_kernels.device_us,
+               profile_kernels.name
+        FROM (
+            SELECT evaluations.id, evaluations.problem_hash, profile_ratio,
+                   row_number() OVER (ORDER BY profile_ratio, evaluations.id) AS lazy_place,
+                   row_number() OVER (ORDER BY profile_ratio DESC, evaluations.id) AS fused_place
+            FROM judged AS evaluations JOIN runs ON runs.id = evaluations.run_id
+            WHERE runs.name = :run AND {HONEST} AND profile_ratio IS NOT NULL
+        ) AS ends
+        JOIN problems ON problems.hash = ends.problem_hash
+        JOIN profile_kernels ON profile_kernels.evaluation_id = ends.id
+        WHERE lazy_place = 1 OR fused_place = 1
+        ORDER BY ends.profile_ratio, device_us DESC
+        """,  # noqa: S608 - constants of this package
+        {"run": RUN},
+    ),
+    NamedQuery(
+        "lazy-kernels",
+        "The honest and correct kernels of a run that leave most of the work to others, laziest first.",
+        f"""
+        SELECT problems.name AS problem, lazy.profile_ratio, lazy.speedup, lazy.request_id, kernels.source
+        FROM (
+            SELECT evaluations.id, problem_hash, kernel_hash, profile_ratio, speedup, request_id
+            FROM judged AS evaluations JOIN runs ON runs.id = evaluations.run_id
+            WHERE runs.name = :run AND {HONEST} AND profile_ratio < :lazy_below
+            ORDER BY profile_ratio, evaluations.id LIMIT :limit
+        ) AS lazy
+        JOIN problems ON problems.hash = lazy.problem_hash JOIN kernels ON kernels.hash = lazy.kernel_hash
+        ORDER BY lazy.profile_ratio, lazy.id
+        """,  # noqa: S608 - constants of this package
+        {"run": RUN, "lazy_below": LAZY, "limit": LIMIT},
+    ),
+    NamedQuery(
+        "evidence",
+        "How many evaluations of a run each code of evidence was raised in, and the request of one of them.",
+        """
+        SELECT evidence.code, evidence.weight, count(DISTINCT evidence.evaluation_id) AS evaluations,
+               count(DISTINCT evaluations.problem_hash) AS problems, max(evaluations.request_id) AS example
+        FROM evidence JOIN evaluations ON evaluations.id = evidence.evaluation_id
+        JOIN runs ON runs.id = evaluations.run_id
+        WHERE runs.name = :run
+        GROUP BY evidence.code, evidence.weight
+        ORDER BY evaluations DESC, evidence.code
+        """,
+        {"run": RUN},
+    ),
+    NamedQuery(
+        "evidence-by-step",
+        "In how many evaluations of a training run each code of evidence was raised, over the steps of the weights "
+        "that wrote the turns.",
+        """
+        SELECT turns.policy_version AS step, evidence.code, count(DISTINCT evidence.evaluation_id) AS evaluations
+        FROM evidence JOIN evaluations ON evaluations.id = evidence.evaluation_id
+        JOIN turns ON turns.id = evaluations.turn_id
+        JOIN runs ON runs.id = evaluations.run_id
+        WHERE runs.name = :run GROUP BY turns.policy_version, evidence.code
+        ORDER BY step, evidence.code
+        """,
+        {"run": RUN},
+    ),
+    NamedQuery(
+        "evidence-examples",
+        "Of each code of evidence that was raised in a run the latest evaluation, with the kernel.",
+        """
+        SELECT evidence.code, evidence.weight, problems.name AS problem, evaluations.outcome, evaluations.speedup,
+               evaluations.request_id, evidence.detail, kernels.source
+        FROM (
+            SELECT code, max(evidence.id) AS id, count(*) AS times
+            FROM evidence JOIN evaluations ON evaluations.id = evidence.evaluation_id
+            JOIN runs ON runs.id = evaluations.run_id
+            WHERE runs.name = :run GROUP BY code
+        ) AS latest
+        JOIN evidence ON evidence.id = latest.id
+        JOIN evaluations ON evaluations.id = evidence.evaluation_id
+        JOIN problems ON problems.hash = evaluations.problem_hash
+        JOIN kernels ON kernels.hash = evaluations.kernel_hash
+        ORDER BY latest.times DESC, evidence.code
+        """,
+        {"run": RUN},
+    ),
+)
