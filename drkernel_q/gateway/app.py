@@ -13,7 +13,7 @@ from starlette.types import Scope
 import drkernel_q
 from drkernel_q.errors import BadInput, DrkqError, NoDevice, TimedOut, Unavailable
 from drkernel_q.evaluation import Reply
-from drkernel_q.gateway import evaluations, health
+from drkernel_q.gateway import evaluations, gym, health
 from drkernel_q.gateway.access import Tokens
 from drkernel_q.gateway.context import Gateway
 from drkernel_q.gateway.counter import RETRY_AFTER_S, Counter
@@ -94,7 +94,7 @@ def create_app(
     app.add_middleware(Door, tokens=tokens, limits=limits, observe=observe)
     app.add_exception_handler(DrkqError, _tell)
     app.add_exception_handler(RequestValidationError, _tell_invalid)
-    for router in (health.router, evaluations.router):
+    for router in (health.router, evaluations.router, gym.router):
         app.include_router(router)
     return app
 

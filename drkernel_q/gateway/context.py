@@ -1,6 +1,7 @@
 """What the routes share: the gateway's parts, and who may do what."""
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from typing import Annotated, Any
@@ -9,6 +10,7 @@ from fastapi import Depends, HTTPException, Request, status
 from fastapi.security import HTTPBearer
 
 from drkernel_q.gateway.access import Client, Right
+from drkernel_q.gateway.beginnings import Beginnings
 from drkernel_q.gateway.counter import Counter
 from drkernel_q.gateway.limits import Limits
 from drkernel_q.gateway.submission import State, SubmissionView
@@ -28,6 +30,8 @@ class Gateway:
         self.limits = limits
         self.counter = counter
         self.store = store
+        self.beginnings = Beginnings()
+        self.started_at = time.monotonic()
         self._loop = asyncio.get_running_loop()
 
     def close(self) -> None:

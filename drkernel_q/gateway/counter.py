@@ -39,6 +39,8 @@ class Counter:
         self.in_flight = 0
         self.open: Tally[str] = Tally()
         """Submissions without a reply, by client."""
+        self.finished = 0
+        """Submissions that got their replies, ever."""
         self.waiting_bytes = 0
         self.kept_bytes = 0
         self.closing = asyncio.Event()
@@ -138,6 +140,7 @@ class Counter:
         if submission.settled:
             return
         submission.settled = True
+        self.finished += 1
         self.open[submission.client] -= 1
         if not self.open[submission.client]:
             del self.open[submission.client]

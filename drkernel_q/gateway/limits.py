@@ -48,6 +48,8 @@ class Limits(Value):
     """Requests that a client may make at once after a pause."""
     wait_s: _Seconds = 60.0
     """Longest wait for a reply in one request, seconds."""
+    kernelgym_wait_s: _Seconds = 240.0
+    """The same for KernelGYM's `/evaluate`, whose clients expect to be kept waiting."""
 
 
 def read_limits(changes: Iterable[str]) -> Limits:
