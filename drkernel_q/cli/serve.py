@@ -46,11 +46,13 @@ def command(host: str, port: int, tokens: Path | None, device: str | None, limit
 
         raise MissingExtra(f"`drkq serve` needs {error.name}; add it with `pip install 'drkq[gateway]'`.") from error
     from drkernel_q.cli.output import progress, say
+    from drkernel_q.gateway.journal import keep_journal
     from drkernel_q.gateway.limits import read_limits
     from drkernel_q.local import join
     from drkernel_q.settings import load_settings
     from drkernel_q.store import Store
 
+    keep_journal()
     settings = load_settings(device=device, gateway_tokens=tokens)
     known, bounds = _tokens(settings), read_limits(limits)
     check_host(host, known)

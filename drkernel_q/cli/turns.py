@@ -1,12 +1,12 @@
 """How runs and turns are shown: a head with rates, one turn whole, and differences."""
 
-import difflib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from drkernel_q.cli import verdict
 from drkernel_q.cli.output import emit_json, emit_text
+from drkernel_q.difference import before, kernel_diff, text_diff
 from drkernel_q.errors import BadInput
 from drkernel_q.feedback import feedback
 from drkernel_q.metric import THRESHOLDS
@@ -54,27 +54,11 @@ def show_turn(store: Store, run: str, options: Mapping[str, Any], *, as_json: bo
             emit_text(f"\n--- {message.role}\n{message.content}")
     emit_text("")
     if options["diff"]:
-        emit_text("\n".join(kernel_diff(_before(trajectory, turn), turn)) or "The kernel did not change.")
+        emit_text("\n".join(kernel_diff(before(trajectory, turn), turn)) or "The kernel did not change.")
     else:
         emit_text(turn.kernel.source if turn.kernel else turn.completion)
     if turn.evaluation is not None:
         emit_text(f"\n--- what its author was told\n{feedback(turn.evaluation)}")
-
-
-def kernel_diff(before: Turn | None, after: Turn) -> Iterator[str]:
-    """Return the lines of a unified diff from the kernel of one turn to that of another; no turn is an empty file."""
-    return _diff(*(_titled(turn) for turn in (before, after)))
-
-
-def _titled(turn: Turn | None) -> tuple[str, str]:
-    source = turn.kernel.source if turn and turn.kernel else ""
-    return (f"turn {turn.number}" if turn else "nothing"), source
-
-
-def _diff(one: tuple[str, str], other: tuple[str, str]) -> Iterator[str]:
-    """Unified diff of two texts with titles."""
-    (title, text), (new_title, new_text) = one, other
-    return difflib.unified_diff(text.splitlines(), new_text.splitlines(), title, new_title, lineterm="")
 
 
 def show_difference(store: Store, run: str, other: str, problem: str | None) -> None:
@@ -83,7 +67,7 @@ def show_difference(store: Store, run: str, other: str, problem: str | None) -> 
     Raises:
         BadInput: there is no such run.
     """
-    for text in _diff(_settings(store, run), _settings(store, other)):
+    for text in text_diff(_settings(store, run), _settings(store, other)):
         emit_text(text)
     bests = [_best_sources(store, name, problem) for name in (run, other)]
     for place in sorted({*bests[0], *bests[1]}):
@@ -91,7 +75,7 @@ def show_difference(store: Store, run: str, other: str, problem: str | None) -> 
             (f"{name}: {' on '.join(place)}", best.get(place, ""))
             for name, best in zip((run, other), bests, strict=True)
         )
-        for text in _diff(one, two):
+        for text in text_diff(one, two):
             emit_text(text)
 
 
@@ -128,12 +112,6 @@ def _chosen(store: Store, run: str, options: Mapping[str, Any]) -> tuple[str, in
     if trajectory is None:
         raise BadInput(f"The run `{run}` has {len(found)} trajectories of {problems[0]}, and none of number {number}.")
     return problems[0], number, trajectory
-
-
-def _before(trajectory: Trajectory, turn: Turn) -> Turn | None:
-    """The last turn with a kernel before this one."""
-    earlier = [each for each in trajectory.turns if each.number < turn.number and each.kernel is not None]
-    return earlier[-1] if earlier else None
 
 
 def _line(turn: Turn) -> str:

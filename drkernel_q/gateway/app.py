@@ -2,24 +2,23 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request, status
 from fastapi.encoders import jsonable_encoder
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from starlette.types import Scope
 
 import drkernel_q
 from drkernel_q.errors import BadInput, DrkqError, NoDevice, TimedOut, Unavailable
-from drkernel_q.evaluation import Reply
-from drkernel_q.gateway import evaluations, gym, health
+from drkernel_q.gateway import evaluations, gym, health, watch
 from drkernel_q.gateway.access import Tokens
 from drkernel_q.gateway.context import Gateway
 from drkernel_q.gateway.counter import RETRY_AFTER_S, Counter
 from drkernel_q.gateway.door import Door
 from drkernel_q.gateway.limits import Limits
-from drkernel_q.gateway.submission import Submission
+from drkernel_q.gateway.metrics import Metrics, replied
 from drkernel_q.queue.client import EvaluationQueue
 from drkernel_q.settings import Settings
 from drkernel_q.store import Store
@@ -65,20 +64,15 @@ def create_app(
     limits: Limits = Limits(),  # noqa: B008 - frozen
 ) -> FastAPI:
     """Make the application: it enters the queue at the broker's URL when it starts, and leaves it when it ends."""
+    metrics = Metrics()
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         async with EvaluationQueue(broker, archive=store, recorded=settings.recorded) as queue:
-            counter = Counter(queue, limits, told)
-            app.state.gateway = Gateway(settings, limits, counter, store)
+            counter = Counter(queue, limits, partial(replied, metrics))
+            app.state.gateway = Gateway(settings, limits, counter, store, metrics)
             async with counter.running():
                 yield
-
-    def told(submission: Submission, reply: Reply) -> None:
-        """Hear of a reply."""
-
-    def observe(scope: Scope, code: int, seconds: float) -> None:
-        """Hear of a request that was answered."""
 
     app = FastAPI(
         title="drkq",
@@ -91,10 +85,10 @@ def create_app(
         redoc_url=None,
         responses=_REFUSALS,
     )
-    app.add_middleware(Door, tokens=tokens, limits=limits, observe=observe)
+    app.add_middleware(Door, tokens=tokens, limits=limits, observe=metrics.requested)
     app.add_exception_handler(DrkqError, _tell)
     app.add_exception_handler(RequestValidationError, _tell_invalid)
-    for router in (health.router, evaluations.router, gym.router):
+    for router in (health.router, evaluations.router, gym.router, watch.router):
         app.include_router(router)
     return app
 

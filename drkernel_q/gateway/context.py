@@ -13,6 +13,8 @@ from drkernel_q.gateway.access import Client, Right
 from drkernel_q.gateway.beginnings import Beginnings
 from drkernel_q.gateway.counter import Counter
 from drkernel_q.gateway.limits import Limits
+from drkernel_q.gateway.metrics import Metrics
+from drkernel_q.gateway.reading import Reading
 from drkernel_q.gateway.submission import State, SubmissionView
 from drkernel_q.settings import Settings
 from drkernel_q.store import Store
@@ -24,12 +26,16 @@ _BEARER = HTTPBearer(auto_error=False, description="A token of the gateway's fil
 class Gateway:
     """The parts of one running gateway."""
 
-    def __init__(self, settings: Settings, limits: Limits, counter: Counter, store: Store | None) -> None:
+    def __init__(
+        self, settings: Settings, limits: Limits, counter: Counter, store: Store | None, metrics: Metrics
+    ) -> None:
         """Put them together."""
         self.settings = settings
         self.limits = limits
         self.counter = counter
         self.store = store
+        self.reading = Reading(store)
+        self.metrics = metrics
         self.beginnings = Beginnings()
         self.started_at = time.monotonic()
         self._loop = asyncio.get_running_loop()

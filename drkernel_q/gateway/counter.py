@@ -66,6 +66,10 @@ class Counter:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
+    def get(self, request_id: str | None) -> Submission | None:
+        """Find a submission, whosever it is."""
+        return self._submissions.get(request_id or "")
+
     def find(self, client: Client, request_id: str) -> Submission | None:
         """Find a submission of this client's."""
         found = self._submissions.get(request_id)

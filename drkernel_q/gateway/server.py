@@ -2,6 +2,7 @@
 
 import asyncio
 import ipaddress
+import logging
 from collections.abc import Callable
 from types import FrameType
 
@@ -40,6 +41,7 @@ class Server(uvicorn.Server):
 
 def configuration(app: FastAPI, host: str, port: int, limits: Limits) -> uvicorn.Config:
     """Configure uvicorn: it logs nothing by itself, and bounds what is open."""
+    logging.getLogger("uvicorn.access").disabled = True  # the door says it better, and without query strings
     return uvicorn.Config(
         app,
         host=host,

@@ -1,6 +1,7 @@
 """A submission: one order that was accepted, from the line in which it waits to its reply."""
 
 import asyncio
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -59,12 +60,18 @@ class Submission:
         self.size_bytes = len(request.problem.source) + len(request.kernel.source) + OVERHEAD_BYTES
         self.request: EvaluationRequest | None = request
         """None once the reply is there."""
+        self._accepted_at = time.monotonic()
         self.cancelled = False
         self.settled = False
         """Whether it was counted out of those that have no reply."""
         self._handle: Handle | None = None
         self._packed: bytes | None = None
         self._changed = asyncio.Event()
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since it was accepted."""
+        return time.monotonic() - self._accepted_at
 
     @property
     def done(self) -> bool:

@@ -14,6 +14,7 @@ from sqlalchemy import CursorResult, text
 from drkernel_q.errors import BadInput
 from drkernel_q.store.analysis_query import ANALYSIS_QUERIES
 from drkernel_q.store.column import UtcDateTime, escape, unescape
+from drkernel_q.store.live_query import LIVE_QUERIES
 from drkernel_q.store.named import ANY_PROBLEM, ANY_RUN, LIMIT, RUN, NamedQuery, Parameter, Value
 from drkernel_q.store.run_query import RUN_QUERIES
 from drkernel_q.store.store import Store
@@ -227,6 +228,7 @@ QUERIES = {
         ),
         *RUN_QUERIES,
         *ANALYSIS_QUERIES,
+        *LIVE_QUERIES,
     )
 }
 
