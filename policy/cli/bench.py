@@ -22,6 +22,13 @@ _PATH = click.Path(path_type=Path)
 @click.option(
     "--baseline", default="eager", show_default=True, metavar="LIST", help="eager, compile, or both by comma."
 )
+@click.option(
+    "--backend",
+    type=click.Choice(["triton", "cuda", "any"]),
+    default="triton",
+    show_default=True,
+    help="Whose kernels must run: own ones in Triton, in CUDA C++ too, or anybody's.",
+)
 @sampling_options
 @click.option("--device", metavar="DEVICE", help="Where kernels are judged: auto, cpu, cuda:N (also: DRKQ_DEVICE).")
 @click.option("--kernelbench", metavar="DIR", type=_PATH, help="A checkout of KernelBench (also: DRKQ_KERNELBENCH).")

@@ -58,7 +58,7 @@ def prepare(names: tuple[str, ...], options: dict[str, Any]) -> Order:
     settings = load_settings(device=options["device"], kernelbench=options["kernelbench"])
     budget = {} if options["timing_budget_s"] is None else {"timing_budget_s": options["timing_budget_s"]}
     try:
-        protocol = Protocol(baselines=tuple(options["baseline"].split(",")), **budget)
+        protocol = Protocol(baselines=tuple(options["baseline"].split(",")), backend=options["backend"], **budget)
     except ValidationError:
         raise BadSettings(
             f"`{options['baseline']}` is no list of baselines; they are eager, compile and max-autotune."
