@@ -5,6 +5,7 @@ over or nobody wants the answer. A judge, or the process of an audit, is kept fo
 all is well with it. Before an answer counts, the device is looked at if anything gives reason to (`workers.health`).
 """
 
+import os
 import platform
 import select
 import time
@@ -56,9 +57,10 @@ class Evaluator:
         self.family = Family(settings, device, lanes)
         #: Where the gate is that this lane and others go through.
         self.door = (str(settings.lock_dir), device.identity) if lanes > 1 else None
-        self.gate = Gate(settings.lock_dir, device.identity) if self.door else OpenGate()
-        driver = monitor or Monitor(device)
-        self.health = Health(device, self.family, settings.state_dir, driver, self.gate if self.door else None)
+        gate = Gate(settings.lock_dir, device.identity) if self.door else None
+        self.gate = gate or OpenGate()
+        worker = settings.worker_id or f"process {os.getpid()}"
+        self.health = Health(device, self.family, settings.state_dir, monitor or Monitor(device), gate, worker)
 
     @property
     def versions(self) -> dict[str, str]:

@@ -8,7 +8,7 @@ after the other.
 import fcntl
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO
 
@@ -40,11 +40,21 @@ class Gate(OpenGate):
         """Go through the gate of a device; `waiting` is called again and again while others are waited for."""
         self.waited_s = 0.0
         self._folder = folder
+        self._well = folder / f"{identity}.well"
         self._intent = f"{identity}.intent"
         """Held in common by those who want the device alone."""
         self._room = f"{identity}.room"
         """Held by those who have it."""
         self._waiting = waiting
+
+    def is_well(self, worker: str) -> bool:
+        """Whether a lane of this worker has tried the device and found it well."""
+        return self._well.is_file() and self._well.read_text() == worker
+
+    def call_well(self, worker: str) -> None:
+        """Spare the other lanes of this worker the trial."""
+        with suppress(OSError):  # it is another user's; then each lane tries for itself
+            self._well.write_text(worker)
 
     @contextmanager
     def shared(self) -> Iterator[None]:

@@ -20,7 +20,7 @@ from drkernel_q.quarantine import Quarantine
 from workers import fault
 from workers.device import Device
 from workers.family import Family
-from workers.gate import OpenGate
+from workers.gate import Gate
 from workers.monitor import FATAL_XIDS, PROGRAM_XIDS, Monitor
 from workers.wire import WireClosed, WireTimeout
 
@@ -43,15 +43,22 @@ class Health:
     """Watches over one device."""
 
     def __init__(
-        self, device: Device, family: Family, state_dir: Path, monitor: Monitor, gate: OpenGate | None = None
+        self,
+        device: Device,
+        family: Family,
+        state_dir: Path,
+        monitor: Monitor,
+        gate: Gate | None = None,
+        worker: str = "",
     ) -> None:
         """Know nothing yet; the first look is also the self-test of the stop-watch.
 
-        With a `gate`, other lanes use the device too: memory in use says nothing then, and errors of programs are
-        told of by whoever made them.
+        With a `gate`, other lanes of the `worker` use the device too: memory in use says nothing then, errors of
+        programs are told of by whoever made them, and the first look of one of them is for all.
         """
         self.device = device
         self.gate = gate
+        self.worker = worker
         self.family = family
         self.state_dir = state_dir
         self.monitor = monitor
@@ -150,11 +157,22 @@ class Health:
 
     def _look(self) -> str | None:
         """Let a fresh process try the device; return what is wrong."""
-        role, limit_s = ("canary", CANARY_S) if self._tested else ("selftest", SELFTEST_S)
         self._start_family()
+        if self.gate is None:
+            return self._try_device()
+        with self.gate.alone():
+            if not self._tested and self.gate.is_well(self.worker):
+                self._tested = True
+                return None
+            complaint = self._try_device()
+            if complaint is None:
+                self.gate.call_well(self.worker)
+            return complaint
+
+    def _try_device(self) -> str | None:
+        role, limit_s = ("canary", CANARY_S) if self._tested else ("selftest", SELFTEST_S)
         try:
-            with (self.gate or OpenGate()).alone():
-                found = self.family.ask(role, limit_s)
+            found = self.family.ask(role, limit_s)
         except (WireClosed, WireTimeout) as error:
             return f"{error} ({type(error).__name__})"
         complaint = self._complaint(found)

@@ -128,21 +128,28 @@ def _registries() -> list[Any]:
 
 
 def _observe(device: str, ask: Ask, collects: Callable[[], bool]) -> dict[str, str]:
-    def there(function: Callable[..., Any], *arguments: Any) -> str:
-        value = ask(function, *arguments)
-        return str(value) if type(value) in _PLAIN else "something else"
-
+    """Look at everything that can be looked at from outside, and in one go at what a thread has to itself."""
     modes = (torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack)
     tracing = (sys.gettrace, sys.getprofile, get_eval_frame_callback)
+    numeric = (torch.is_grad_enabled, _default_device)
+    stream = (functools.partial(torch._C._cuda_getCurrentRawStream, 0),) if device == "cuda" else ()
+    looks = (*modes, *tracing, *numeric, *stream)
+    answers = ask(_look, looks)
+    there = answers if type(answers) is list and all(type(each) is str for each in answers) else ["nonsense"]
     return {
-        "modes": " ".join(map(there, modes)),
+        "modes": " ".join(there[:2]),
         "operators": str(sum(name.startswith("aten/") for name in torch.library._impls)),
         "module hooks": str([len(getattr(nn.modules.module, name, ())) for name in _HOOKS]),
-        "tracing": " ".join(map(there, tracing)),
+        "tracing": " ".join(there[2:5]),
         "garbage collector": f"{collects()} {len(gc.callbacks)}",
-        "numeric flags": f"{there(torch.is_grad_enabled)} {there(_default_device)} {_flags()}",
-        "stream": there(torch._C._cuda_getCurrentRawStream, 0) if device == "cuda" else "",
+        "numeric flags": f"{' '.join(there[5:7])} {_flags()}",
+        "stream": " ".join(there[7:]),
     }
+
+
+def _look(looks: tuple[Callable[[], Any], ...]) -> list[str]:
+    values = [look() for look in looks]
+    return [str(value) if type(value) in _PLAIN else "something else" for value in values]
 
 
 def _default_device() -> str:

@@ -6,11 +6,14 @@ event leads to them. They notice what was replaced, and speak for the process: w
 """
 
 import builtins
+import ctypes
+import gc
 import os
 import select
 import socket
+import struct
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from json.encoder import c_make_encoder, encode_basestring_ascii  # type: ignore[attr-defined]
 from types import FunctionType, ModuleType
 from typing import Any
@@ -21,6 +24,10 @@ from workers.wire import LENGTH, SEAL, sealer
 
 #: What `sys` holds for a while.
 _RESTLESS = frozenset({"last_exc", "last_type", "last_value", "last_traceback", "stdout", "stderr", "displayhook"})
+#: Operators of torch that are looked at at a time.
+SAMPLED = 2
+#: Where CPython keeps the version of a dictionary (`PyDictObject.ma_version_tag`), with pointers of as many bytes.
+_VERSION_AT, _POINTER_BYTES = 24, 8
 #: Stands for a name that is not there.
 _ABSENT = object()
 #: Py_TPFLAGS_IMMUTABLETYPE.
@@ -82,23 +89,29 @@ def unchanged(
     """
     ours = list(ours)
     theirs = {id(layer): layer for owner in others for layer in _layers(owner)}.values()
-    known = (
-        *((vars(owner).get, tuple(_all(owner).items())) for owner in ours),
-        *((vars(owner).get, tuple(_callables(owner).items())) for owner in theirs),
-        (sys.modules.get, tuple((modules or {}).items())),
-    )
-    sizes = tuple((vars(owner).__len__, len(vars(owner))) for owner in ours)
+    watched: list[tuple[Any, dict[str, object], int | None]] = [
+        *((vars(owner), _all(owner), len(_all(owner))) for owner in ours),
+        *((vars(owner), _callables(owner), None) for owner in theirs),
+        (sys.modules, dict(modules or {}), None),
+    ]
+    known = [
+        [version_of(held), None, held.get, held.__len__, tuple(items.items()), size] for held, items, size in watched
+    ]
     codes = tuple((function, function.__code__) for function in functions_of(ours))
     absent = _ABSENT
 
     def check() -> bool:
-        for get, items in known:
+        for entry in known:
+            version, before, get, count, items, size = entry
+            now = version[0]
+            if now == before and now != 0:
+                continue
             for name, value in items:
                 if get(name, absent) is not value:
                     return False
-        for count, size in sizes:
-            if count() != size:
+            if size is not None and count() != size:
                 return False
+            entry[1] = now
         for function, code in codes:  # noqa: SIM110 - `all` would be looked up
             if function.__code__ is not code:
                 return False
@@ -107,16 +120,49 @@ def unchanged(
     return check
 
 
+def version_of(held: Mapping[str, object]) -> Sequence[int]:
+    """Return a view of the number that changes whenever a dictionary does; of a zero where Python tells none.
+
+    `held` is a dictionary, or what `vars` gives for a class. CPython before 3.14 keeps such a number (PEP 509).
+    """
+    inner = held if isinstance(held, dict) else gc.get_referents(held)[0]
+    if not _HAS_VERSIONS or type(inner) is not dict:
+        return (0,)
+    number = ctypes.c_uint64.from_address(id(inner) + _VERSION_AT)
+    return memoryview(number).cast("B").cast("Q")
+
+
+def _has_versions() -> bool:
+    """Whether dictionaries are numbered where we would look for it."""
+    if sys.implementation.name != "cpython" or sys.version_info >= (3, 14) or struct.calcsize("P") != _POINTER_BYTES:
+        return False
+    some: dict[str, int] = {"a": 1}
+    number = ctypes.c_uint64.from_address(id(some) + _VERSION_AT)
+    seen = [number.value]
+    some.get("a")
+    unmoved = number.value == seen[0]
+    for change in (lambda: some.update(a=2), lambda: some.update(b=1), lambda: some.pop("b")):
+        change()
+        seen.append(number.value)
+    return unmoved and len(set(seen)) == len(seen)
+
+
 def undisturbed(operators: Iterable[str], keys: tuple[str, ...]) -> Callable[[], bool]:
-    """Return a function that says whether torch dispatches operators to the same code still, for keys that begin so."""
-    dump, starts = torch._C._dispatch_dump, str.startswith
+    """Return a function that says whether torch dispatches operators to the same code still, for keys that begin so.
+
+    It looks at `SAMPLED` of them each time, nobody knows which: to look at all takes half a millisecond.
+    """
+    dump, starts, draw = torch._C._dispatch_dump, str.startswith, os.urandom
     known = tuple((name, dump(name)) for name in operators)
+    count, count_drawn, places = known.__len__(), SAMPLED, tuple(range(SAMPLED))
 
     def lines(text: str) -> list[str]:
         return [line for line in text.splitlines() if starts(line, keys)]
 
     def check() -> bool:
-        for name, text in known:
+        drawn = draw(count_drawn)
+        for place in places:
+            name, text = known[drawn[place] % count]
             now = dump(name)
             if now != text and lines(now) != lines(text):
                 return False
@@ -152,3 +198,6 @@ def _callables(owner: Any) -> dict[str, object]:
         for name, value in held.items()
         if callable(value) and not isinstance(value, ModuleType) and name not in _RESTLESS
     }
+
+
+_HAS_VERSIONS = _has_versions()
