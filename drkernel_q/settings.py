@@ -150,14 +150,19 @@ def _first_line(path: Path) -> str:
     return lines[0]
 
 
-def _with_password(url: str, password: str) -> str:
-    """Put a password into a URL; one of a file has no place for it, and stays."""
+def without_password(url: str) -> str:
+    """Take the password out of a URL; the user stays."""
+    return _with_password(url, None)
+
+
+def _with_password(url: str, password: str | None) -> str:
+    """Put a password into a URL, or none; one of a file has no place for it, and stays."""
     parts = urlsplit(url)
     if parts.scheme == "sqlite":
         return url
     login, _, host = parts.netloc.rpartition("@")
-    user = login.partition(":")[0]
-    return urlunsplit(parts._replace(netloc=f"{user}:{quote(password, safe='')}@{host}"))
+    login = login.partition(":")[0] + ("" if password is None else f":{quote(password, safe='')}")
+    return urlunsplit(parts._replace(netloc=f"{login}@{host}" if login else host))
 
 
 def load_settings(**flags: Any) -> Settings:

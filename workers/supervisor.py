@@ -27,7 +27,7 @@ from drkernel_q.queue.registry import (
     workers,
 )
 from drkernel_q.queue.turns import list_names
-from drkernel_q.settings import Settings
+from drkernel_q.settings import Settings, without_password
 from workers import linux, sandbox
 from workers.device import Device, find_device, lane_id, lanes_of, lock_device
 from workers.presence import Presence
@@ -202,8 +202,11 @@ class Supervisor:
         command += ["-Q", ",".join(queues), "-n", f"{self.id}@{socket.gethostname()}", "--loglevel", "WARNING"]
         command += ["--without-gossip", "--without-mingle", "--without-heartbeat"]
         environment = os.environ | self.device.mask
+        url, file = broker_url(self.settings), self.settings.broker_password_file
+        if file is not None:  # then no environment shows the password
+            environment["DRKQ_BROKER_PASSWORD_FILE"] = str(file.absolute())
         environment |= {
-            "DRKQ_BROKER_URL": broker_url(self.settings),
+            "DRKQ_BROKER_URL": without_password(url) if file is not None else url,
             "DRKQ_DEVICE": self.device.name,
             "DRKQ_WORKER_ID": self.id,
             "DRKQ_LANES": str(self.lanes),

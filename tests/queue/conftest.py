@@ -8,7 +8,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -40,6 +40,8 @@ class Broker:
     def __init__(self, folder: Path, *options: str) -> None:
         self.folder = folder
         self.options = options
+        self.prefix: list[str] = []
+        """What is put in front of the command, to run it on another host."""
         self.url = f"redis+socket://:secret@{folder}/b.sock?virtual_host=0"
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -48,9 +50,9 @@ class Broker:
         assert server is not None
         # fmt: off
         self.process = subprocess.Popen(
-            [server, "--port", "0", "--unixsocket", str(self.folder / "b.sock"), "--dir", str(self.folder),
-             "--requirepass", "secret", "--save", "", "--appendfsync", "always", "--loglevel", "warning",
-             *self.options],
+            [*self.prefix, server, "--port", "0", "--unixsocket", str(self.folder / "b.sock"),
+             "--dir", str(self.folder), "--requirepass", "secret", "--save", "", "--appendfsync", "always",
+             "--loglevel", "warning", *self.options],
             stdout=subprocess.DEVNULL,
             preexec_fn=tether(signal.SIGKILL),  # noqa: PLW1509 - one prctl, no locks
         )
@@ -69,11 +71,12 @@ class Broker:
 
 
 @contextmanager
-def own_broker(*options: str) -> Iterator[Broker]:
+def own_broker(*options: str, prefix: Sequence[str] = ()) -> Iterator[Broker]:
     """Run a broker with these options of redis-server."""
     require("redis-server (or valkey-server)", redis_server())
     folder = Path(tempfile.mkdtemp(prefix="dq-b-", dir="/tmp"))
     broker = Broker(folder, *options)
+    broker.prefix = list(prefix)
     try:
         broker.start()
         yield broker

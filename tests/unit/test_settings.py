@@ -8,7 +8,7 @@ import pytest
 
 from drkernel_q import settings as module
 from drkernel_q.errors import BadSettings
-from drkernel_q.settings import MAX_SOCKET_PATH, Settings, explain, load_settings, stray_variables
+from drkernel_q.settings import MAX_SOCKET_PATH, Settings, explain, load_settings, stray_variables, without_password
 
 SECRET = "redis://user:correct-horse@broker.example:6379/0"
 
@@ -116,6 +116,8 @@ def test_a_password_may_come_by_a_file(
     assert found is not None
     assert found.get_secret_value() == complete
     assert "p%40" not in str(explain(settings))
+    assert without_password(complete) == without_password(url)
+    assert "p%40" not in without_password(complete)
 
 
 @pytest.mark.parametrize(("text", "said"), [(None, "cannot be read: No such file"), ("\n", "holds no password")])
