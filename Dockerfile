@@ -30,7 +30,7 @@ RUN groupadd --gid 10001 drkq \
 COPY deploy/constraints.txt /etc/drkq/constraints.txt
 RUN --mount=type=bind,from=wheel,source=/wheels,target=/wheels \
     set -- /wheels/drkq-*.whl \
-    && pip install --constraint /etc/drkq/constraints.txt "$1[postgres,flower]"
+    && pip install --constraint /etc/drkq/constraints.txt "$1[postgres,gateway,flower]"
 USER 10001:10001
 WORKDIR /var/lib/drkq
 ENTRYPOINT ["drkq"]

@@ -13,6 +13,8 @@ COMMAND = ["docker", "compose"]
 #: Folder of the passwords, which only its owner enters. The files are readable: in a container other users read them.
 SECRETS = "secrets"
 PASSWORDS = ("redis-password", "worker-password", "postgres-password")
+#: The first client of the gateway: who may do what is in this file, a line a client.
+TOKENS = "gateway-tokens"
 
 
 def find(folder: Path) -> Path:
@@ -32,14 +34,15 @@ def profile(device: str) -> str:
 
 
 def make_secrets(folder: Path) -> list[str]:
-    """Make the passwords that are not there yet; return their names."""
+    """Make the passwords and the token that are not there yet; return the names of their files."""
     place = folder / SECRETS
     place.mkdir(mode=0o700, exist_ok=True)
-    missing = [name for name in PASSWORDS if not (place / name).exists()]
+    missing = [name for name in (*PASSWORDS, TOKENS) if not (place / name).exists()]
     for name in missing:
+        secret = secrets.token_hex(24)
         handle = os.open(place / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o444)
         with os.fdopen(handle, "w") as file:
-            file.write(secrets.token_hex(24) + "\n")
+            file.write(f"first {secret} read,submit\n" if name == TOKENS else f"{secret}\n")
         (place / name).chmod(0o444)  # whatever the umask says
     return missing
 

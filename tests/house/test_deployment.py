@@ -101,7 +101,7 @@ def test_workers_hold_nothing_that_is_not_theirs_and_reach_nobody_else() -> None
         assert not [key for key in worker["environment"] if "STORE" in key]
         assert worker["environment"]["DRKQ_SANDBOX"] == "${DRKQ_SANDBOX:-strict}"
         assert worker["cap_drop"] == ["ALL"]
-        assert set(worker["cap_add"]) == {"KILL", "SETGID", "SETUID"}
+        assert set(worker["cap_add"]) == {"CHOWN", "DAC_OVERRIDE", "KILL", "SETGID", "SETUID"}
         assert "ports" not in worker
     users = {SERVICES[name]["environment"]["DRKQ_CANDIDATE_UID"] for name in WORKERS}
     assert len(users) == len(WORKERS)
@@ -129,9 +129,9 @@ def test_every_service_is_confined() -> None:
 
 
 def test_no_secret_is_in_the_file_and_each_is_made() -> None:
-    assert set(COMPOSE["secrets"]) == set(compose.PASSWORDS)
-    assert {each["file"] for each in COMPOSE["secrets"].values()} == {
-        f"./{compose.SECRETS}/{name}" for name in compose.PASSWORDS
+    made = {*compose.PASSWORDS, compose.TOKENS}
+    assert {name: each["file"] for name, each in COMPOSE["secrets"].items()} == {
+        name: f"./{compose.SECRETS}/{name}" for name in made
     }
     environments = json.dumps([service.get("environment", {}) for service in SERVICES.values()])
     assert not re.findall(r"://[^@\"]*:[^@\"]+@", environments), "a URL with a password"

@@ -88,7 +88,7 @@ def test_up_by_compose_makes_passwords_once_and_says_what_it_runs(
     assert f"$ docker {expected}\n" in done.stderr
     assert (tmp_path / "secrets").stat().st_mode & 0o777 == 0o700
     made = {path.name: path.read_text() for path in (tmp_path / "secrets").iterdir()}
-    assert set(made) == {"redis-password", "worker-password", "postgres-password"}
+    assert set(made) == {"redis-password", "worker-password", "postgres-password", "gateway-tokens"}
     assert len(set(made.values())) == len(made)
     assert not [text for text in made.values() if text.strip() in done.stderr]
     assert drkq("down", "--compose").returncode == 0
