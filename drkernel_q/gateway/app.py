@@ -12,7 +12,7 @@ from fastapi.responses import JSONResponse
 
 import drkernel_q
 from drkernel_q.errors import BadInput, DrkqError, NoDevice, TimedOut, Unavailable
-from drkernel_q.gateway import evaluations, gym, health, watch
+from drkernel_q.gateway import evaluations, gym, health, page, watch
 from drkernel_q.gateway.access import Tokens
 from drkernel_q.gateway.context import Gateway
 from drkernel_q.gateway.counter import RETRY_AFTER_S, Counter
@@ -88,8 +88,9 @@ def create_app(
     app.add_middleware(Door, tokens=tokens, limits=limits, observe=metrics.requested)
     app.add_exception_handler(DrkqError, _tell)
     app.add_exception_handler(RequestValidationError, _tell_invalid)
-    for router in (health.router, evaluations.router, gym.router, watch.router):
+    for router in (health.router, evaluations.router, gym.router, watch.router, page.router):
         app.include_router(router)
+    app.mount("/page", page.files)
     return app
 
 
