@@ -21,8 +21,9 @@ from policy.batch import MicroBatch, TurnRow, micro_batches
 from policy.logprob import Scorer, Scores
 from policy.loss import PolicyLoss, normaliser, policy_loss
 from policy.recipe import LoraConfig, OptimizerConfig, TrainConfig
+from policy.shard import load_shards, save_shards, shard
 from policy.telemetry import Metrics
-from policy.weights import merged_state
+from policy.weights import merged_state, whole
 
 WEIGHTS, STATE = "model.safetensors", "state.pt"
 
@@ -44,18 +45,24 @@ class Learner:
         if config.model.gradient_checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": False})  # type: ignore[operator]
         scorer = Scorer(model, config.rollout.sampling.temperature, config.batch.chunk_tokens)
-        trained = [parameter for parameter in scorer.parameters() if parameter.requires_grad]
-        chosen = config.optimizer
-        optimizer = torch.optim.AdamW(
-            trained,
+        self.model = model
+        self.accelerator = accelerator
+        self._config = config
+        self._sharded = config.sharding == "full" and accelerator.num_processes > 1
+        if self._sharded:
+            shard(scorer, accelerator.device, accelerator.num_processes)
+            self.scorer, self.optimizer = scorer, self._new_optimizer(scorer)
+        else:
+            self.scorer, self.optimizer = accelerator.prepare(scorer, self._new_optimizer(scorer))
+
+    def _new_optimizer(self, scorer: nn.Module) -> torch.optim.Optimizer:
+        chosen = self._config.optimizer
+        return torch.optim.AdamW(
+            [parameter for parameter in scorer.parameters() if parameter.requires_grad],
             lr=chosen.learning_rate,
             betas=(chosen.beta1, chosen.beta2),
             weight_decay=chosen.weight_decay,
         )
-        self.model = model
-        self.accelerator = accelerator
-        self.scorer, self.optimizer = accelerator.prepare(scorer, optimizer)
-        self._config = config
 
     def lead(self, method: str, *args: Any) -> Any:
         """Call a method on every rank, and return what it gives on this one, rank 0; the others `follow`."""
@@ -88,7 +95,7 @@ class Learner:
         mine: list[tuple[int, RowScore]] = []
         with torch.no_grad():
             for batch in self._share(rows):
-                mine += _by_row(batch, self.scorer(batch))
+                mine += _by_row(batch, self._scores(batch))
         gathered: list[tuple[int, RowScore]] = gather_object(mine)
         return [found for _, found in sorted(gathered, key=lambda pair: pair[0])]
 
@@ -108,7 +115,7 @@ class Learner:
         self.scorer.train(self._config.model.gradient_checkpointing)
         self.optimizer.zero_grad(set_to_none=True)
         sums = self._backward(self._share(compared), normaliser(rows, self._config.loss))
-        norm = float(self.accelerator.clip_grad_norm_(self.scorer.parameters(), self._config.optimizer.max_grad_norm))
+        norm = self._clip(self._config.optimizer.max_grad_norm)
         finite = math.isfinite(norm) and bool(sums.isfinite().all())
         if finite:
             for group in self.optimizer.param_groups:
@@ -116,6 +123,8 @@ class Learner:
             self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self.scorer.eval()  # a sampler of this process computes with it too
+        if self._config.sampler.sleeps and torch.cuda.is_available():
+            torch.cuda.empty_cache()  # for the sampler that wakes up
         return _described(sums) | {
             "policy/learning_rate": rate,
             "policy/grad_norm": norm,
@@ -125,14 +134,22 @@ class Learner:
     def merged_state(self) -> dict[str, Tensor]:
         """Gather the weights of the plain model, in the type that samplers compute in (`policy.weights`)."""
         dtype = getattr(torch, self._config.model.dtype)
-        return {name: tensor.to(dtype) for name, tensor in merged_state(self.model).items()}
+        state = merged_state(self.model)
+        return {name: tensor.to(dtype) for name, tensor in state.items()} if self.accelerator.is_main_process else {}
 
     def save(self, folder: Path) -> None:
-        """Write what is trained, the optimizer and every rank's generators of random numbers; rank 0 writes."""
-        generators = gather_object([_generators()])
-        if self.accelerator.is_main_process:
+        """Write what is trained, the optimizer and every rank's generators of random numbers; rank 0 writes.
+
+        Of a sharded model every rank writes its part.
+        """
+        state: dict[str, Any] = {"generators": gather_object([_generators()])}
+        if self._sharded:
+            save_shards(folder, self.scorer, self.optimizer)
+        elif self.accelerator.is_main_process:
             save_file({name: tensor.detach().contiguous() for name, tensor in self._trained()}, folder / WEIGHTS)
-            torch.save({"optimizer": self.optimizer.state_dict(), "generators": generators}, folder / STATE)
+            state["optimizer"] = self.optimizer.state_dict()
+        if self.accelerator.is_main_process:
+            torch.save(state, folder / STATE)
 
     def load(self, folder: Path) -> None:
         """Go on from what `save` wrote.
@@ -140,6 +157,16 @@ class Learner:
         Raises:
             BadModel: it was written of another model.
         """
+        state = torch.load(folder / STATE, map_location="cpu", weights_only=True)
+        if self._sharded:
+            load_shards(folder, self.scorer, self.optimizer)
+        else:
+            self._load_whole(folder, state["optimizer"])
+        rank = self.accelerator.process_index
+        if rank < len(state["generators"]):
+            _restore(state["generators"][rank])
+
+    def _load_whole(self, folder: Path, optimizer: dict[str, Any]) -> None:
         saved = load_file(folder / WEIGHTS)
         mine = dict(self._trained())
         if {name: tensor.shape for name, tensor in saved.items()} != {name: t.shape for name, t in mine.items()}:
@@ -147,16 +174,23 @@ class Learner:
         with torch.no_grad():
             for name, tensor in mine.items():
                 tensor.copy_(saved[name])
-        state = torch.load(folder / STATE, map_location="cpu", weights_only=True)
-        self.optimizer.load_state_dict(state["optimizer"])
-        rank = self.accelerator.process_index
-        if rank < len(state["generators"]):
-            _restore(state["generators"][rank])
+        self.optimizer.load_state_dict(optimizer)
 
     def _share(self, rows: Sequence[TurnRow]) -> list[MicroBatch]:
         accelerator = self.accelerator
         share = micro_batches(rows, self._config.batch.max_tokens, accelerator.process_index, accelerator.num_processes)
         return [batch.to(accelerator.device) for batch in share]
+
+    def _scores(self, batch: MicroBatch) -> Scores:
+        with self.accelerator.autocast() if self._sharded else nullcontext():  # else it is in the prepared module
+            found: Scores = self.scorer(batch)
+        return found
+
+    def _clip(self, longest: float) -> float:
+        """Scale the gradient down to a length; return the length it had."""
+        if self._sharded:
+            return float(whole(nn.utils.clip_grad_norm_(self.scorer.parameters(), longest)))
+        return float(self.accelerator.clip_grad_norm_(self.scorer.parameters(), longest))
 
     def _backward(self, batches: Sequence[MicroBatch], z: float) -> Tensor:
         """Accumulate the gradient; return sums over all ranks: loss, tokens, clipped, dual clipped, divergence."""
@@ -164,8 +198,9 @@ class Learner:
         total = torch.zeros(len(PolicyLoss._fields), dtype=torch.float64, device=self.accelerator.device)
         for number, batch in enumerate(batches, start=1):
             last = number == len(batches)
-            with nullcontext() if last else self.accelerator.no_sync(self.scorer):
-                scores: Scores = self.scorer(batch)
+            # Shards are added up as they come: there is no whole gradient that could wait for the last micro-batch.
+            with nullcontext() if last or self._sharded else self.accelerator.no_sync(self.scorer):
+                scores = self._scores(batch)
                 found = policy_loss(scores.logprobs, batch.sampler_logprobs, batch, z, self._config.loss, ranks)
                 self.accelerator.backward(found.loss)
             total += torch.stack([part.detach().to(total.dtype) for part in found])

@@ -1,11 +1,12 @@
 """Publisher: brings the weights of the learner to whoever samples, behind one method."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from safetensors.torch import save_file
+from torch import Tensor
 
 from policy.learner import Learner
 from policy.weights import Published, WeightFolder
@@ -13,6 +14,9 @@ from policy.weights import Published, WeightFolder
 
 class Publisher(Protocol):
     """Brings weights to samplers; NCCL or IPC would be others of this kind."""
+
+    async def make_room(self) -> None:
+        """Have samplers give back, until the next version, what the learner needs."""
 
     async def publish(self, version: int) -> None:
         """Return when every sampler writes with the learner's weights, and calls them this version."""
@@ -27,6 +31,21 @@ class Reader(Protocol):
         """Load a folder of weights, or take note of a version where they are in place already."""
 
 
+@runtime_checkable
+class Resting(Protocol):
+    """A reader that can give memory back until it loads weights again."""
+
+    async def rest(self) -> None:
+        """Give it back."""
+
+
+class CopyReader(Protocol):
+    """A sampler that takes weights as they are."""
+
+    async def load_weights(self, source: Mapping[str, Tensor], version: int) -> None:
+        """Copy weights by name, once what is under way is written."""
+
+
 class InProcess:
     """The sampler computes with the very weights that are trained: a new version is only a new number."""
 
@@ -34,9 +53,29 @@ class InProcess:
         """Take the sampler."""
         self._sampler = sampler
 
+    async def make_room(self) -> None:
+        """There is nothing that could be given back."""
+
     async def publish(self, version: int) -> None:
         """Name the version."""
         await self._sampler.load_weights(None, version)
+
+
+class Copied:
+    """The sampler of this process has weights of its own, which are copied into."""
+
+    def __init__(self, sampler: CopyReader, learner: Learner) -> None:
+        """Take the sampler."""
+        self._sampler = sampler
+        self._learner = learner
+
+    async def make_room(self) -> None:
+        """A small model's copy stays where it is."""
+
+    async def publish(self, version: int) -> None:
+        """Gather the weights and copy them."""
+        state = await asyncio.to_thread(self._learner.lead, "merged_state")
+        await self._sampler.load_weights(state, version)
 
 
 class SharedFolder:
@@ -50,6 +89,10 @@ class SharedFolder:
         self._learner = learner
         self._readers = readers
         self._timeout_s = timeout_s
+
+    async def make_room(self) -> None:
+        """Send those to rest that can."""
+        await asyncio.gather(*(reader.rest() for reader in self._readers if isinstance(reader, Resting)))
 
     async def publish(self, version: int) -> None:
         """Write the weights, have every reader load them, and remove versions that nobody needs any more.

@@ -1,8 +1,8 @@
 """Recipe: every number of a training run, with what it means. `TrainConfig` is what presets, files and flags fill."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from drkernel_q.evaluation import Protocol
 from drkernel_q.reward import RewardConfig
@@ -34,6 +34,9 @@ class ModelConfig(Value):
     """What it is computed in, by trainer and sampler alike; trained weights are held in float32 in any case."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass, where they would not fit into memory."""
+
+
+Sharding = Literal["none", "full"]
 
 
 class LoraConfig(Value):
@@ -74,10 +77,24 @@ class SamplerConfig(Value):
     """Who writes the completions."""
 
     name: str = "own"
-    """`own`: this process, with the very weights that are trained; `vllm`: a server that is started for the model;
-    `http://HOST:PORT,...`: vLLM servers that run already and see the run's folder; `scripted:FILE`: a rehearsal."""
+    """`own`: this process, with the very weights that are trained, or a copy of them where these are sharded or learn
+    meanwhile; `vllm`: a server that is started for the model; `http://HOST:PORT,...`: vLLM servers that run already and
+    see the run's folder; `scripted:FILE`: a rehearsal."""
     load_timeout_s: Annotated[float, Field(gt=0)] = 600.0
     """Longest time for servers to load published weights."""
+    device: str = "auto"
+    """Device of an `own` copy: `auto` (that of the trainer), `cpu`, `cuda:N`."""
+    memory: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Share of the device's memory for a vLLM that is started; by default 0.35 where the device is shared, and else as
+    vLLM would have it."""
+    sleeps: bool = False
+    """Whether that vLLM gives its memory back while the trainer learns."""
+    gpus: str | None = None
+    """GPUs that it sees (its CUDA_VISIBLE_DEVICES), such as `1`."""
+    python: str | None = None
+    """Python that has vLLM, if not the one that runs drkq."""
+    flags: tuple[str, ...] = ()
+    """What else it is told, such as `--enforce-eager`."""
 
 
 class CheckpointConfig(Value):
@@ -124,6 +141,12 @@ class TrainConfig(Value):
     steps: Count = 300
     shared_device: bool = True
     """Whether sampler, workers and trainer use one device, and must take turns."""
+    sharding: Sharding = "none"
+    """What each of several ranks holds of weights, gradients and the optimizer's state: all of it (`none`), or its part
+    (`full`, FSDP2)."""
+    staleness: Annotated[int, Field(ge=0, le=1)] = 0
+    """Steps that the weights which write may be behind those that learn. With 1, the rollouts of the next step are made
+    and judged while this one is learned from, by the weights of before; that needs devices of their own."""
     judge_device: str = "auto"
     """Where kernels are judged: `auto`, `cpu`, `cuda` or `cuda:N`; or `recorded`: nowhere, by facts of the kind of
     device that DRKQ_RECORDED names. What was never measured has no reward then, and nothing is learned from it."""
@@ -144,3 +167,14 @@ class TrainConfig(Value):
     checkpoint: CheckpointConfig = CheckpointConfig()
     validation: ValidationConfig = ValidationConfig()
     tracking: TrackingConfig = TrackingConfig()
+
+    @model_validator(mode="after")
+    def _has_devices(self) -> Self:
+        if self.staleness and self.shared_device:
+            raise ValueError("staleness 1 needs devices of their own; set shared_device = false")
+        return self
+
+    @property
+    def copies(self) -> bool:
+        """Whether a sampler of this process needs weights of its own, since those that are trained are not at hand."""
+        return self.sampler.name == "own" and (self.sharding == "full" or self.staleness > 0)

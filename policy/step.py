@@ -2,9 +2,9 @@
 
 import asyncio
 import time
-from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from drkernel_q.lesson import Lesson
 from drkernel_q.metric import mean
@@ -22,6 +22,7 @@ from policy.rollout import GroupOrder, RolledGroup, Rollout, rollout_groups
 from policy.telemetry import Metrics, lesson_metrics, rollout_metrics, staleness_metrics
 
 Result = TypeVar("Result")
+Rolling = asyncio.Task[list[RolledGroup]]
 
 
 class Stopped(Exception):
@@ -61,9 +62,12 @@ class TrainingStep:
         self.phases = phases
         self.seconds: dict[str, float] = {}
         self.stopping = asyncio.Event()
+        self._ahead: Rolling | None = None
 
     async def __call__(self, step: int) -> Report:
         """Take step number `step`, from 1.
+
+        With staleness 1 the rollouts of the step after it are made meanwhile, all of them by the weights of before.
 
         Raises:
             Stopped: `stopping` was set before all was sampled and judged.
@@ -71,16 +75,47 @@ class TrainingStep:
         self.seconds = {}
         self.phases.begin(f"step {step}")
         began = time.monotonic()
-        groups = await self.unless_stopped(collect(self.wanted(step), self.rollout))  # samples and facts
+        rolling, self._ahead = self._ahead or self.roll(step), None
+        groups = await self.unless_stopped(rolling)  # samples and facts
+        if self.config.staleness and step < self.config.steps:
+            self._ahead = self.roll(step + 1)
+        return await self.learned(groups, step, began)
+
+    async def learned(self, groups: list[RolledGroup], step: int, began: float) -> Report:
+        """Learn from the rollouts of a step, and publish once nobody writes by the weights of before."""
         async with self.phases.phase("learn"):
+            await self.publisher.make_room()
             rows = scorable(groups)
             scores = await self.score(rows)
             taught = await self.judge(groups, scores, step)  # pure, but for what is read and kept
             update = await self.learn(learned_rows(rows, taught), scores, step)
+            await self.caught_up()
             with self.clock("publish"):
                 await self.publisher.publish(step)
         metrics = self.describe(groups, rows, scores, taught, step) | update
         return Report(step, groups, taught, metrics | self.times(time.monotonic() - began))
+
+    def roll(self, step: int) -> "Rolling":
+        """Begin to make the rollouts of a step."""
+        return asyncio.create_task(collect(self.wanted(step), self.rollout))
+
+    async def caught_up(self) -> None:
+        """Wait until the rollouts ahead are there, or the run is to stop; if they failed, the next step will say so."""
+        if self._ahead is None:
+            return
+        with self.clock("wait"):
+            stop = asyncio.create_task(self.stopping.wait())
+            await asyncio.wait({self._ahead, stop}, return_when=asyncio.FIRST_COMPLETED)
+            stop.cancel()
+        if not self._ahead.done():
+            await self.leave()
+
+    async def leave(self) -> None:
+        """Give up the rollouts ahead; what was stored of them is found again."""
+        if self._ahead is not None:
+            self._ahead.cancel()
+            await asyncio.gather(self._ahead, return_exceptions=True)
+            self._ahead = None
 
     def wanted(self, step: int) -> list[GroupOrder]:
         """Say which groups step number `step` trains on."""
@@ -88,9 +123,9 @@ class TrainingStep:
         cursor = (step - 1) * per_step
         return orders(self.problems, cursor, per_step, group_size=config.rollout.group_size, seed=config.seed)
 
-    async def unless_stopped(self, rollout: Coroutine[Any, Any, Result]) -> Result:
+    async def unless_stopped(self, going: "asyncio.Task[Result]") -> Result:
         """Wait for a rollout, or give it up when the run is to stop."""
-        going, stop = asyncio.ensure_future(rollout), asyncio.ensure_future(self.stopping.wait())
+        stop = asyncio.create_task(self.stopping.wait())
         try:
             await asyncio.wait({going, stop}, return_when=asyncio.FIRST_COMPLETED)
             if not going.done():

@@ -25,12 +25,14 @@ from policy.judging import Judge, open_judge
 from policy.learner import Learner, with_adapters
 from policy.model import load_model, make_model
 from policy.phase import PhasedJudge, PhasedSampler, Phases
-from policy.publisher import InProcess, Publisher, SharedFolder
+from policy.publisher import Copied, InProcess, Publisher, SharedFolder
 from policy.recipe import TrainConfig
 from policy.recorded import RECORDED, RecordedJudge
 from policy.rollout import Rollout
 from policy.sampler.factory import open_sampler
+from policy.sampler.server import COMMAND
 from policy.sampler.transformers import TransformersSampler
+from policy.sampler.vllm import VllmSampler
 from policy.step import TrainingStep
 from policy.tracking import Tracking, check_trackers
 from policy.trainer import Summary, Trainer, Watch
@@ -38,6 +40,8 @@ from policy.validation import Validation
 from policy.weights import WeightFolder
 
 Tell = Callable[[str], None]
+#: Share of a device's memory that a vLLM beside the trainer takes.
+SHARED_MEMORY = 0.35
 #: Ranks wait for rank 0 while it samples and judges, which may take hours.
 _RANKS_WAIT = timedelta(days=2)
 
@@ -141,7 +145,7 @@ def make_accelerator(config: TrainConfig, folder: Path) -> Accelerator:
     """Make accelerate's view of devices, ranks and trackers.
 
     Raises:
-        BadSettings: weights would be sharded, which checkpoints cannot hold yet.
+        BadSettings: accelerate is told to shard weights, which drkq does by itself (`sharding`).
     """
     accelerator = Accelerator(
         cpu=not torch.cuda.is_available(),
@@ -151,9 +155,8 @@ def make_accelerator(config: TrainConfig, folder: Path) -> Accelerator:
         kwargs_handlers=[InitProcessGroupKwargs(timeout=_RANKS_WAIT)],
     )
     if accelerator.distributed_type not in (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU):
-        raise BadSettings(
-            f"Training by {accelerator.distributed_type.value} is not possible yet; every rank must hold all."
-        )
+        kind = accelerator.distributed_type.value
+        raise BadSettings(f"Launch without {kind} of accelerate; `--set sharding=full` shards weights.")
     set_seed(config.seed)
     return accelerator
 
@@ -206,18 +209,48 @@ def make_sampler(config: TrainConfig, folder: Path, learner: Learner, tokenizer:
         BadSettings: its tokens and weights are its own affair, so nothing can be learned from it.
     """
     name, context_tokens = config.sampler.name, config.rollout.context_tokens
+    if config.copies:
+        return _copy(config, folder, learner)
     if name == "own":
         return TransformersSampler((learner.model, tokenizer), context_tokens=context_tokens)
     source = str(model_source(config, folder))
-    spec = f"vllm:{source}" if name == "vllm" else name
-    sampler = open_sampler(spec, context_tokens=context_tokens, tokenizer=source)
+    if name == "vllm":
+        return _server(config, source)
+    sampler = open_sampler(name, context_tokens=context_tokens, tokenizer=source)
     if not hasattr(sampler, "load_weights"):
         raise BadSettings(f"The sampler {name} cannot be trained: it gives no token ids and takes no weights.")
     return sampler
 
 
+def _copy(config: TrainConfig, folder: Path, learner: Learner) -> TransformersSampler:
+    device = config.sampler.device
+    device = str(learner.accelerator.device) if device == "auto" else device
+    model, tokenizer = load_model(model_source(config, folder), config.model.dtype, device)
+    return TransformersSampler((model, tokenizer), context_tokens=config.rollout.context_tokens)
+
+
+def _server(config: TrainConfig, source: str) -> VllmSampler:
+    """A vLLM of ours, that computes in the type of the trainer, and leaves it room where they share a device."""
+    chosen, context_tokens = config.sampler, config.rollout.context_tokens
+    memory = chosen.memory or (SHARED_MEMORY if config.shared_device else None)
+    flags = ["--dtype", config.model.dtype, "--max-model-len", str(context_tokens)]
+    flags += ["--gpu-memory-utilization", str(memory)] if memory else []
+    flags += ["--enable-sleep-mode"] if chosen.sleeps else []
+    return VllmSampler(
+        source,
+        tokenizer=source,
+        context_tokens=context_tokens,
+        options=[*flags, *chosen.flags],
+        command=[chosen.python, *COMMAND[1:]] if chosen.python else COMMAND,
+        environment={"CUDA_VISIBLE_DEVICES": chosen.gpus} if chosen.gpus else {},
+        sleeps=chosen.sleeps,
+    )
+
+
 def make_publisher(config: TrainConfig, folder: Path, learner: Learner, sampler: Any) -> Publisher:
     """Make what brings weights to that sampler."""
+    if config.copies:
+        return Copied(sampler, learner)
     if not config.sampler.name.startswith(("vllm", "http")):
         return InProcess(sampler)
     return SharedFolder(WeightFolder(folder / "weights"), learner, [sampler], timeout_s=config.sampler.load_timeout_s)

@@ -74,6 +74,7 @@ class Trainer:
         except Stopped:
             pass
         finally:
+            await self.step.leave()
             # Whatever ended the loop, a sampler that went away included, the last whole step is not lost.
             if self._saved != done:
                 await self._save(done)

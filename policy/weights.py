@@ -149,7 +149,7 @@ def merged_state(model: "Module") -> "dict[str, Tensor]":
     for name, parameter in model.named_parameters():
         if ".lora_" in name:
             continue
-        tensor = _whole(parameter.detach())
+        tensor = whole(parameter.detach())
         owner = name.removesuffix(".base_layer.weight")
         if owner != name and owner in adapted:
             for adapter in _active(adapted[owner]):
@@ -165,10 +165,10 @@ def _active(layer: "Module") -> list[str]:
 
 def _delta(layer: "Module", adapter: str) -> "Tensor":
     delta: Tensor = layer.get_delta_weight(adapter)  # type: ignore[operator]
-    return _whole(delta)
+    return whole(delta)
 
 
-def _whole(tensor: "Tensor") -> "Tensor":
-    """A sharded tensor (DTensor of FSDP2), joined."""
+def whole(tensor: "Tensor") -> "Tensor":
+    """Return a tensor that may be sharded (a DTensor of FSDP2), joined; every rank must call this for the same one."""
     gather = getattr(tensor, "full_tensor", None)
     return tensor if gather is None else gather()

@@ -85,6 +85,9 @@ class Handler(BaseHTTPRequestHandler):
             "/reset_prefix_cache": lambda _: {},
             "/pause?mode=wait": lambda _: self.pause(True),
             "/resume": lambda _: self.pause(False),
+            "/sleep?level=1": lambda _: {},
+            "/wake_up?tags=weights": lambda _: {},
+            "/wake_up?tags=kv_cache": lambda _: {},
         }
         if self.path not in routes:
             self.reply(404, {"error": {"message": "no such route"}})

@@ -91,6 +91,8 @@ def _config(options: dict[str, Any], folder: Path) -> TrainConfig:
         "problems.names": names.split(",") if names else None,
         "steps": options["steps"],
         "seed": options["seed"],
+        "sampler.name": options["sampler"],
+        "staleness": options["staleness"],
         "judge_device": options["device"],
     }
     return load_config(TrainConfig, "train", preset, file, options["overrides"], flags)

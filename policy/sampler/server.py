@@ -8,9 +8,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 
 import openai
 
@@ -36,14 +37,22 @@ _LOG_LINES, _LINE_CHARS = 3, 200
 class VllmServer:
     """One server as a child process; it ends with this one."""
 
-    def __init__(self, model: str, *, options: Sequence[str] = (), command: Sequence[str] = COMMAND) -> None:
-        """Name a model, and what else `vllm` is to be told; nothing is started yet."""
+    def __init__(
+        self,
+        model: str,
+        *,
+        options: Sequence[str] = (),
+        command: Sequence[str] = COMMAND,
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        """Name a model, and what else `vllm` is to be told and has in its environment; nothing is started yet."""
         self.model = model
         """What it loads when it starts."""
         port = _free_port()
         self.url = f"http://127.0.0.1:{port}"
         self.deaths = 0
         address = ("--host", "127.0.0.1", "--port", str(port), "--served-model-name", model)
+        self._environment = {**ENVIRONMENT, **environment}
         self._command, self._flags = list(command), [*address, *FLAGS, *options]
         self._log = Path(tempfile.mkdtemp(prefix="drkq-vllm-")) / "vllm.log"
         self._process: subprocess.Popen[bytes] | None = None
@@ -100,7 +109,7 @@ class VllmServer:
             try:
                 self._process = subprocess.Popen(
                     [*self._command, "--model", self.model, *self._flags],
-                    env=os.environ | ENVIRONMENT,
+                    env=os.environ | self._environment,
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=log,

@@ -9,7 +9,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 import openai
@@ -51,12 +51,15 @@ class VllmSampler:
         version: int | None = None,
         options: Sequence[str] = (),
         command: Sequence[str] = COMMAND,
+        environment: Mapping[str, str] = MappingProxyType({}),
+        sleeps: bool = False,
         patience: remote.Patience = remote.Patience(),  # noqa: B008 - frozen
     ) -> None:
         """Name a model (a folder, a GGUF file, a name of the hub) that a server is started for, or servers by URL.
 
         `tokenizer` is where the tokenizer is, if not with the model; of `urls` alone, it is where the server has its
-        model. `options` are further flags of vLLM, `command` what starts it.
+        model. `options` are further flags of vLLM, `command` what starts it, `environment` what it has beside ours. One
+        that `sleeps` was started with `--enable-sleep-mode` and gives its memory back at `rest`.
         """
         self.name = str(model)
         self.context_tokens = context_tokens or 0
@@ -66,6 +69,9 @@ class VllmSampler:
         self._tokenizer = tokenizer
         self._options = options
         self._command = command
+        self._environment = environment
+        self._sleeps = sleeps
+        self._asleep = False
         self._patience = patience
         self._weights: str | None = None
         self._open = asyncio.Event()
@@ -84,7 +90,10 @@ class VllmSampler:
             self._endpoints = [_Endpoint(url, None) for url in self._urls]
         else:
             server = VllmServer(
-                await asyncio.to_thread(model_folder, self.name), options=self._options, command=self._command
+                await asyncio.to_thread(model_folder, self.name),
+                options=self._options,
+                command=self._command,
+                environment=self._environment,
             )
             self._endpoints = [_Endpoint(server.url, server)]
         try:
@@ -154,16 +163,46 @@ class VllmSampler:
         """
         if isinstance(source, Mapping):
             raise BadSettings("A vLLM server loads weights from a folder, not from this process.")
-        self._open.clear()
+        await self._still()
         try:
-            while any(endpoint.in_flight for endpoint in self._endpoints):
-                await asyncio.sleep(0.01)
             if source is not None:
                 self._weights = str(source)
-                await asyncio.gather(*map(self._reload, self._endpoints))
+                await asyncio.gather(*map(self._wake, self._endpoints))
+                self._asleep = False
             self.policy_version = version
         finally:
             self._open.set()
+
+    async def rest(self) -> None:
+        """Give the device's memory back until weights are loaded again, once what is under way is written.
+
+        Weights go to the host's memory, so that whatever is loaded later falls into place.
+        """
+        if not self._sleeps or self._asleep:
+            return
+        await self._still()
+        await asyncio.gather(*(self._control(each, "/sleep?level=1", {}) for each in self._endpoints))
+        self._asleep = True
+
+    async def _still(self) -> None:
+        """Hold new completions back, and wait for those that are being written."""
+        self._open.clear()
+        while any(endpoint.in_flight for endpoint in self._endpoints):
+            await asyncio.sleep(0.01)
+
+    async def _wake(self, endpoint: _Endpoint) -> None:
+        """Load the latest weights, and take memory for the cache only when they are there."""
+        if self._asleep and not self._starts_anew(endpoint):
+            await self._control(endpoint, "/wake_up?tags=weights", {})
+            await self._reload(endpoint)
+            await self._control(endpoint, "/wake_up?tags=kv_cache", {})
+            await self._control(endpoint, "/reset_prefix_cache", {})
+            return
+        await self._reload(endpoint)
+
+    def _starts_anew(self, endpoint: _Endpoint) -> bool:
+        """Whether its weights are swapped by a new start."""
+        return endpoint.server is not None and self._weights is not None and _is_tied(self._weights)
 
     async def pause(self) -> None:
         """Hold new completions back, and wait until the servers write nothing: the device is somebody else's."""

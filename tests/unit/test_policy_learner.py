@@ -141,45 +141,69 @@ def test_the_learning_rate_rises_and_falls() -> None:
     assert learning_rate(OptimizerConfig(learning_rate=1.0), 1) == 1.0
 
 
-def _rank(rank: int, port: int, folder: Path) -> None:
+def _rank(rank: int, port: int, folder: Path, sharding: str) -> None:
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
-    learner = a_learner(a_model(dtype=torch.float64), batch={"max_tokens": 64})
+    learner = a_learner(a_model(dtype=torch.float64), batch={"max_tokens": 64}, sharding=sharding)
     if rank:
         learner.follow()
     else:
-        rows = some_rows()
-        scores = learner.lead("score", rows)
-        metrics = learner.lead("update", rows, [score.logprobs for score in scores], 1)
+        torch.save(_two_steps(learner, folder / "saved"), folder / "found.pt")
         learner.lead("leave")
-        torch.save({"metrics": metrics, "scores": [score.logprobs.tolist() for score in scores]}, folder / "found.pt")
-    torch.save(state(learner), folder / f"rank{rank}.pt")
+    held = sum(whole_or_part(parameter).numel() for parameter in learner.model.parameters())
+    (folder / f"held{rank}").write_text(str(held))
     torch.distributed.destroy_process_group()
 
 
+def whole_or_part(parameter: torch.nn.Parameter) -> torch.Tensor:
+    """What this rank has of it."""
+    return getattr(parameter.data, "_local_tensor", parameter.data)
+
+
+def _two_steps(learner: Learner, folder: Path) -> dict[str, Any]:
+    """A step, a save, a step; then the second step once more from what was saved."""
+    found: list[Any] = []
+    folder.mkdir()
+    for step in (1, 2, 2):
+        rows = some_rows(seed=step)
+        scores = learner.lead("score", rows)
+        metrics = learner.lead("update", rows, [score.logprobs for score in scores], step)
+        found.append({"metrics": metrics, "scores": [score.logprobs.tolist() for score in scores]})
+        found[-1]["weights"] = learner.lead("merged_state")
+        if len(found) == 1:
+            learner.lead("save", folder)
+        elif len(found) == 2:
+            learner.lead("load", folder)
+    return {"steps": found}
+
+
 @pytest.mark.slow
-def test_two_processes_take_the_step_that_one_takes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("sharding", ["none", "full"])
+def test_two_processes_take_the_steps_that_one_takes(tmp_path: Path, sharding: str) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.unit.test_policy_learner"])
-    processes = [context.Process(target=_rank, args=(rank, port, tmp_path)) for rank in (0, 1)]
+    processes = [context.Process(target=_rank, args=(rank, port, tmp_path, sharding)) for rank in (0, 1)]
     for process in processes:
         process.start()
     for process in processes:
         process.join(55)
     assert [process.exitcode for process in processes] == [0, 0]
     alone = a_learner(a_model(dtype=torch.float64), batch={"max_tokens": 64})
-    rows = some_rows()
-    scores = alone.score(rows)
-    metrics = alone.update(rows, [score.logprobs for score in scores], 1)
-    found = torch.load(tmp_path / "found.pt")
-    assert found["scores"] == [score.logprobs.tolist() for score in scores]
-    for name in ("policy/loss", "policy/grad_norm", "policy/tokens"):
-        assert found["metrics"][name] == pytest.approx(metrics[name], rel=1e-10)
-    first, second = (torch.load(tmp_path / f"rank{rank}.pt") for rank in (0, 1))
-    assert same(first, second)
-    for name, parameter in state(alone).items():
-        torch.testing.assert_close(first[name], parameter, rtol=1e-8, atol=1e-12)
+    expected = _two_steps(alone, tmp_path / "alone")["steps"]
+    found = torch.load(tmp_path / "found.pt")["steps"]
+    for theirs, mine in zip(found, expected, strict=True):
+        for here, there in zip(theirs["scores"], mine["scores"], strict=True):
+            assert here == pytest.approx(there, rel=1e-6)
+        for name in ("policy/loss", "policy/grad_norm", "policy/tokens"):
+            assert theirs["metrics"][name] == pytest.approx(mine["metrics"][name], rel=1e-10)
+        for name, parameter in mine["weights"].items():
+            torch.testing.assert_close(theirs["weights"][name], parameter, rtol=1e-6, atol=1e-9)
+    assert same(found[1]["weights"], found[2]["weights"])
+    assert not same(found[0]["weights"], found[1]["weights"])
+    everything = sum(parameter.numel() for parameter in alone.model.parameters())
+    held = [int((tmp_path / f"held{rank}").read_text()) for rank in (0, 1)]
+    assert sum(held) == everything * (1 if sharding == "full" else 2)

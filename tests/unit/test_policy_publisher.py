@@ -1,6 +1,7 @@
 """Weights reach their readers: written by the learner, loaded, acknowledged, and cleared away."""
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from safetensors.torch import load_file
 
 from drkernel_q.errors import NoSampler
 from policy.learner import Learner
-from policy.publisher import InProcess, SharedFolder
+from policy.publisher import Copied, InProcess, SharedFolder
 from policy.sampler.scripted import ScriptedSampler
 from policy.weights import WeightFolder
 from tests.training import a_config, a_model
@@ -64,3 +65,30 @@ async def test_a_sampler_of_this_process_only_learns_the_number() -> None:
     sampler = ScriptedSampler(["x"])
     await InProcess(sampler).publish(7)
     assert sampler.policy_version == 7
+
+
+async def test_a_copy_of_the_weights_is_written_into_and_nothing_else_moves() -> None:
+    class Reader:
+        version = -1
+
+        async def load_weights(self, source: Mapping[str, torch.Tensor], version: int) -> None:
+            self.copy, self.version = {name: tensor.clone() for name, tensor in source.items()}, version
+
+    learner, reader = a_learner(), Reader()
+    await Copied(reader, learner).publish(3)
+    mine = dict(learner.model.named_parameters())
+    assert reader.version == 3
+    assert reader.copy.keys() == mine.keys()
+    assert all(torch.equal(reader.copy[name], mine[name]) for name in mine)
+
+
+async def test_those_that_can_are_sent_to_rest(tmp_path: Path) -> None:
+    class Sleeper(Reader):
+        rested = 0
+
+        async def rest(self) -> None:
+            self.rested += 1
+
+    sleeper = Sleeper("a")
+    await SharedFolder(WeightFolder(tmp_path), a_learner(), [sleeper, Reader("b")]).make_room()
+    assert sleeper.rested == 1

@@ -25,7 +25,7 @@ from policy.recipe import TrainConfig
 from policy.sampler.scripted import ScriptedSampler
 from policy.step import Report
 from policy.train import assemble
-from policy.trainer import Summary, Trainer
+from policy.trainer import Summary, Trainer, Watch
 from tests.training import Facts, a_config, a_model, answer
 
 #: The script knows nothing of the weights, so its log-probabilities are not theirs.
@@ -46,6 +46,7 @@ class Run:
         self.config: TrainConfig = a_config(**SCRIPTED | changes)
         self.judge = judge or Facts()
         self.reports: list[Report] = []
+        self.watch: Watch = self.reports.append
         self.sampler = ScriptedSampler(answer)
 
     @contextlib.asynccontextmanager
@@ -61,8 +62,8 @@ class Run:
                 sampler=self.sampler,
                 judge=self.judge,
                 store=store,
-                phases=Phases(shared=True),
-                watch=self.reports.append,
+                phases=Phases(shared=self.config.shared_device),
+                watch=self.watch,
             )
 
     def go(self, *, resume: bool = False) -> Summary:
@@ -195,6 +196,83 @@ def test_sigterm_saves_and_the_run_goes_on(tmp_path: Path, problems: list[Proble
     run.judge = Facts()
     assert run.go(resume=True) == Summary(4, stopped=False)
     same(run, whole)
+
+
+#: Rollouts ahead of learning, on devices of their own.
+AHEAD = {"staleness": 1, "shared_device": False}
+
+
+@pytest.fixture(scope="module")
+def ahead(tmp_path_factory: pytest.TempPathFactory, problems: list[Problem]) -> Run:
+    """Four steps, each but the first with rollouts that were made while the one before was learned from."""
+    run = Run(tmp_path_factory.mktemp("ahead"), problems, **AHEAD)
+    assert run.go() == Summary(4, stopped=False)
+    return run
+
+
+def written_by(report: Report) -> set[int | None]:
+    rows = [row for rolled in report.groups for row in rolled.group.trajectories]
+    return {turn.policy_version for trajectory in rows for turn in trajectory.turns}
+
+
+def test_a_step_ahead_is_written_by_the_weights_of_before_and_judged_meanwhile(ahead: Run, whole: Run) -> None:
+    assert [written_by(report) for report in ahead.reports] == [{0}, {0}, {1}, {2}]
+    assert [line["staleness/max"] for line in ahead.metrics()] == [0, 1, 1, 1]
+    learned = [lesson.model_copy(update={"mean_log_ratio": None}) for lesson in whole.lessons()]
+    assert [lesson.model_copy(update={"mean_log_ratio": None}) for lesson in ahead.lessons()] == learned
+    assert sorted(ahead.judge.asked) == sorted(whole.judge.asked)
+
+
+def test_the_next_step_is_judged_before_this_one_is_done(tmp_path: Path, problems: list[Problem]) -> None:
+    run = Run(tmp_path, problems, steps=2, **AHEAD)
+    asked: list[int] = []
+    run.watch = lambda _: asked.append(len(run.judge.asked))
+    assert run.go() == Summary(2, stopped=False)
+    assert asked == [len(run.judge.asked)] * 2
+    assert asked[0] > 2 * 3 * 2
+
+
+def test_a_step_ahead_needs_devices_of_its_own() -> None:
+    with pytest.raises(ValueError, match="shared_device = false"):
+        a_config(staleness=1)
+
+
+@pytest.mark.slow
+def test_a_run_ahead_that_was_stopped_learns_the_same(tmp_path: Path, problems: list[Problem], ahead: Run) -> None:
+    run = Run(tmp_path, problems, **AHEAD)
+
+    class Stopping(Facts):
+        async def evaluate(self, problem: Problem, kernel: Any) -> Any:
+            found = await super().evaluate(problem, kernel)
+            if len(self.asked) == 30:  # in the third step, while the second is learned from
+                os.kill(os.getpid(), signal.SIGTERM)
+                await asyncio.sleep(30)
+            return found
+
+    run.judge = Stopping()
+    assert run.go() == Summary(2, stopped=True)
+    run.judge = Facts()
+    assert run.go(resume=True) == Summary(4, stopped=False)
+    assert run.lessons() == ahead.lessons()
+    mine, theirs = run.weights(), ahead.weights()
+    assert all(torch.equal(mine[name], theirs[name]) for name in theirs)
+
+
+def test_rollouts_ahead_that_fail_end_the_run_after_the_step(tmp_path: Path, problems: list[Problem]) -> None:
+    run = Run(tmp_path, problems, **AHEAD)
+
+    class Dying(Facts):
+        async def evaluate(self, problem: Problem, kernel: Any) -> Any:
+            if len(self.asked) >= 14:
+                raise NoSampler("killed")
+            return await super().evaluate(problem, kernel)
+
+    run.judge = Dying()
+    with pytest.raises(NoSampler):
+        run.go()
+    found = checkpoint.latest(run.folder / "checkpoints")
+    assert found is not None
+    assert found.manifest.step == 1
 
 
 def test_another_configuration_is_refused_by_name(tmp_path: Path, problems: list[Problem]) -> None:

@@ -146,6 +146,32 @@ async def test_a_pause_holds_completions_back(server: FakeVllm) -> None:
         await waiting
 
 
+async def test_a_server_rests_until_it_has_weights_and_takes_its_cache_last(server: FakeVllm) -> None:
+    async with VllmSampler(urls=[server.url], **QUICK) as wakeful:
+        await wakeful.rest()
+        assert server.asked == []
+    async with VllmSampler(urls=[server.url], sleeps=True, **QUICK) as sampler:
+        await sampler.rest()
+        await sampler.rest()
+        waiting = asyncio.create_task(draw(sampler, 1))
+        await asyncio.sleep(0.02)
+        assert bodies(server) == []
+        await sampler.load_weights("weights/step_2", 2)
+        (sample,) = await waiting
+        assert sample.policy_version == 2
+        assert [path for path, _ in server.asked] == [
+            "/sleep?level=1",
+            "/wake_up?tags=weights",
+            "/collective_rpc",
+            "/reset_prefix_cache",
+            "/wake_up?tags=kv_cache",
+            "/reset_prefix_cache",
+            "/v1/completions",
+        ]
+        await sampler.load_weights("weights/step_3", 3)
+        assert [path for path, _ in server.asked][7:] == ["/collective_rpc", "/reset_prefix_cache"]
+
+
 def started(folder: Path, *flags: str) -> VllmSampler:
     return VllmSampler(folder, command=[sys.executable, "-m", "tests.fake_vllm", *flags], **QUICK)
 
