@@ -42,6 +42,7 @@ class Refusal(Value):
 _REFUSALS: dict[int | str, dict[str, Any]] = {
     code: {"description": text, "model": Refusal}
     for code, text in {
+        400: "The body cannot be read.",
         401: "No valid token.",
         403: "The token has no right to this.",
         404: "Not known here.",

@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.routing import APIRoute
 from pydantic import Field
+from starlette.exceptions import HTTPException
 
 from drkernel_q.evaluation import EvaluationRequest
 from drkernel_q.gateway.access import Client
@@ -26,6 +27,15 @@ from drkernel_q.value import Value
 Id = Annotated[TaskId, Path(description="The client's name for the evaluation.")]
 
 
+class GymRefusal(Value):
+    """KernelGYM's answer to what cannot be used."""
+
+    error: str = "RequestValidationError"
+    message: str
+    error_code: str = "VALIDATION_ERROR"
+    timestamp: str
+
+
 class _Route(APIRoute):
     """Answers what cannot be used with 400, as KernelGYM does."""
 
@@ -37,18 +47,17 @@ class _Route(APIRoute):
                 return await handle(request)
             except RequestValidationError as error:
                 told = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors()[:10])
-                body = {
-                    "error": "RequestValidationError",
-                    "message": told,
-                    "error_code": "VALIDATION_ERROR",
-                    "timestamp": datetime.now(UTC).isoformat(),
-                }
-                return JSONResponse(body, status.HTTP_400_BAD_REQUEST)
+            except HTTPException as error:
+                if error.status_code != status.HTTP_400_BAD_REQUEST:
+                    raise
+                told = error.detail
+            body = GymRefusal(message=told, timestamp=datetime.now(UTC).isoformat())
+            return JSONResponse(body.model_dump(), status.HTTP_400_BAD_REQUEST)
 
         return handle_as_kernelgym
 
 
-router = APIRouter(prefix="/kernelgym", tags=["kernelgym"], route_class=_Route)
+router = APIRouter(prefix="/kernelgym", tags=["kernelgym"], route_class=_Route, responses={400: {"model": GymRefusal}})
 
 
 class GymBatch(Value):

@@ -5,7 +5,8 @@ from datetime import UTC, datetime
 from typing import Annotated
 
 from fastapi import HTTPException, status
-from pydantic import Field
+from pydantic import ConfigDict, Field
+from pydantic.config import JsonDict
 
 from drkernel_q.errors import BadProblem
 from drkernel_q.evaluation import EvaluationRequest, Protocol
@@ -25,8 +26,14 @@ _Constant = bool | int | float | str | None | tuple[bool | int | float | str | N
 Identity = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 
 
+#: What the description of the interface shows as an order.
+EXAMPLE: JsonDict = {"problem": "softmax", "kernel": "import torch\n\n\nclass ModelNew(torch.nn.Module): ...\n"}
+
+
 class Order(Value):
     """One kernel to be judged against one problem."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
 
     id: Identity | None = None
     """Identity of the evaluation, 32 hexadecimal digits, so that the same order can safely be sent twice; made here if
