@@ -50,7 +50,7 @@ class Counter:
         self._kept: OrderedDict[str, tuple[float, Submission]] = OrderedDict()
         """Submissions that are done, by the time at which they are forgotten."""
         self._arrived = asyncio.Event()
-        self._room = asyncio.Semaphore(limits.in_flight)
+        self._freed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
@@ -168,7 +168,9 @@ class Counter:
 
     async def _dispatch(self) -> None:
         while True:
-            await self._room.acquire()
+            while self.in_flight >= await self._most_in_flight():
+                self._freed.clear()
+                await self._freed.wait()
             while (submission := self.line.pop()) is None:
                 self._arrived.clear()
                 await self._arrived.wait()
@@ -180,7 +182,15 @@ class Counter:
     def _carried(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self.in_flight -= 1
-        self._room.release()
+        self._freed.set()
+
+    async def _most_in_flight(self) -> int:
+        try:
+            cards = await self.queue.workers()
+        except DrkqError:
+            return self.limits.in_flight
+        able = sum(card.accepts for card in cards)
+        return max(self.limits.in_flight, self.limits.in_flight_a_worker * able)
 
     async def _carry(self, submission: Submission) -> None:
         """Have one submission judged; whatever happens, it has a reply in the end."""

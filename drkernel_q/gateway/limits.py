@@ -16,8 +16,10 @@ _Seconds = Annotated[float, Field(gt=0)]
 class Limits(Value):
     """Bounds of one gateway process."""
 
-    in_flight: _Count = 64
-    """Evaluations in the broker at once; what is beyond waits here, in fair order."""
+    in_flight: _Count = 8
+    """Evaluations in the broker at once, at least; what is beyond waits here, in fair order."""
+    in_flight_a_worker: _Count = 4
+    """The same for each worker that accepts requests: so many that none is idle, so few that the order stays fair."""
     waiting: _Count = 10_000
     """Accepted evaluations that have no reply yet; beyond, 503."""
     waiting_bytes: _Count = 256 * 2**20

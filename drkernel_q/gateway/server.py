@@ -3,6 +3,7 @@
 import asyncio
 import ipaddress
 import logging
+import resource
 from collections.abc import Callable
 from types import FrameType
 
@@ -16,6 +17,10 @@ from drkernel_q.gateway.limits import Limits
 
 #: How long open requests may take when the server ends; those that only wait are sent away at once.
 END_S = 10
+#: How long an idle connection stays open: longer than whoever is refused is told to wait.
+KEEP_ALIVE_S = 75
+#: Files that are open beside connections: the store, the broker, the log.
+FILES_BESIDE = 256
 
 
 class Server(uvicorn.Server):
@@ -50,6 +55,7 @@ def configuration(app: FastAPI, host: str, port: int, limits: Limits) -> uvicorn
         access_log=False,
         server_header=False,
         limit_concurrency=limits.connections,
+        timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=END_S,
         lifespan="on",
     )
@@ -74,6 +80,7 @@ def serve(app: FastAPI, host: str, port: int, limits: Limits, started: Callable[
     Raises:
         BadSettings: the port is taken, or may not be used.
     """
+    _raise_file_limit(limits.connections + FILES_BESIDE)
     server = Server(configuration(app, host, port, limits))
 
     async def run() -> None:
@@ -89,6 +96,14 @@ def serve(app: FastAPI, host: str, port: int, limits: Limits, started: Callable[
         asyncio.run(run())
     except SystemExit as error:
         raise BadSettings(f"Nothing can listen on {host}, port {port}: it is taken, or not allowed.") from error
+
+
+def _raise_file_limit(wanted: int) -> None:
+    """Allow as many open files as there may be connections, as far as the system lets us."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _is_loopback(host: str) -> bool:

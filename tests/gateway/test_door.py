@@ -18,9 +18,7 @@ from tests.gateway.test_evaluations import order
 from tests.queue.conftest import Broker
 
 pytestmark = pytest.mark.redis
-TIGHT = Limits(
-    rate_per_s=0.001, burst=8, body_bytes=2_000, batch_bytes=3_000, waiting=3, waiting_of_one=2, in_flight=1, wait_s=5
-)
+TIGHT = Limits(rate_per_s=0.001, burst=8, body_bytes=2_000, batch_bytes=3_000, waiting=3, waiting_of_one=2, wait_s=5)
 
 
 @pytest.fixture(scope="module")
