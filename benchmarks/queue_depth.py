@@ -1,8 +1,8 @@
 """A hundred thousand evaluations in the queue: how fast they get there, what they weigh, how long they take to drain.
 
-`PYTHONPATH=. python benchmarks/queue_depth.py` runs a redis-server with an append-only file, one client that has no bound
-on the queue, and one worker that does nothing but what the queue asks of it. The worker is stopped while the queue fills.
-Then one interactive request is timed past all of them, and the worker drains for `--drain-s` seconds; the rest is
+`PYTHONPATH=. python benchmarks/queue_depth.py` runs a redis-server with an append-only file, one client that bounds
+nothing, and one worker that only does what the queue asks of it. The worker is stopped while the queue fills. Then
+one interactive request is timed past all of them, and the worker drains for `--drain-s` seconds; the rest is
 extrapolated. Each request has the softmax problem and a kernel of `--kernel-bytes` that nobody else asks for.
 
 One JSON line. `limits` are numbers of requests like these at which something ends, and `first_limit` is the least.
@@ -121,7 +121,7 @@ async def fill(queue: EvaluationQueue, count: int, kernel_bytes: int) -> list[fl
 
 
 async def measure(
-    url: str, noop: "subprocess.Popen[bytes]", folder: Path, count: int, drain_s: float
+    url: str, noop: "subprocess.Popen[bytes]", folder: Path, count: int, kernel_bytes: int, drain_s: float
 ) -> dict[str, Any]:
     """Fill, look, and drain for a while."""
     redis = connect(url)

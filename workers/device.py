@@ -9,6 +9,7 @@ from typing import IO, NamedTuple
 
 from drkernel_q.errors import DeviceBusy, MissingExtra, NoDevice
 from drkernel_q.lock import Lease, cpu_identity, open_lock
+from drkernel_q.queue.routing import capabilities
 
 #: Most lanes that a device gets unasked: each holds device memory of its own.
 MOST_LANES = 12
@@ -26,7 +27,7 @@ class Device(NamedTuple):
     device_kind: str
     """What results may be compared within: `sm_90/NVIDIA H200` or `cpu`."""
     capabilities: tuple[str, ...] = ()
-    """Such as `sm_90`."""
+    """Such as `sm_90` and `nvidia-h200`."""
     driver: str | None = None
 
     @property
@@ -72,7 +73,7 @@ def _find_cuda(name: str, index: int) -> Device:
     except pynvml.NVMLError as error:
         raise NoDevice(f"There is no {name}: NVML says `{error}`.") from None
     capability = f"sm_{major}{minor}"
-    return Device(name, uuid, model, f"{capability}/{model}", (capability,), driver)
+    return Device(name, uuid, model, f"{capability}/{model}", capabilities(capability, model), driver)
 
 
 def lock_device(device: Device, folder: Path) -> IO[str]:

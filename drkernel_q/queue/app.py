@@ -62,7 +62,7 @@ def limits(deadline_s: float = MAX_DEADLINE_S) -> Limits:
 
 
 def eval_queue(capability: str) -> str:
-    """Queue of everything that any worker of this capability may take: `cpu`, `cuda`, `sm_90`."""
+    """Queue of everything that any worker of this capability may take: `cpu`, `cuda`, `sm_90`, `nvidia-h200`."""
     return f"eval.{capability}"
 
 

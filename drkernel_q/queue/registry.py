@@ -42,7 +42,7 @@ class WorkerCard(Value):
     device_kind: str
     """What results may be compared within: `sm_90/NVIDIA H200` or `cpu`."""
     capabilities: tuple[str, ...] = ()
-    """Such as `sm_90`."""
+    """Such as `sm_90` and `nvidia-h200`."""
     queues: tuple[str, ...]
     """The queues it takes from (`drkernel_q.queue.app.queue_names`); none while it is quarantined."""
     pid: int

@@ -16,6 +16,7 @@ from packaging.utils import canonicalize_name
 from drkernel_q.local import compose
 from policy.sampler import server
 from tests.need import ROOT, require
+from workers.supervisor import DRAIN_S, JOIN_S, QUIT_S
 
 SCRIPTS = Path(sys.executable).parent
 COMPOSE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
@@ -23,6 +24,12 @@ SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 OURS = {name for name, service in SERVICES.items() if "build" in service}
 WORKERS = {name for name in SERVICES if name.startswith("worker-")}
+
+
+KUBERNETES = sorted((ROOT / "deploy" / "kubernetes").glob("*.yaml"))
+MANIFESTS: list[dict[str, Any]] = [
+    each for path in KUBERNETES if path.stem != "kustomization" for each in yaml.safe_load_all(path.read_text())
+]
 
 
 def run(*command: str | Path) -> None:
@@ -145,6 +152,99 @@ def test_vllm_is_started_as_the_sampler_starts_it() -> None:
     assert flags.items() >= dict(zip(server.FLAGS[::2], server.FLAGS[1::2], strict=True)).items()
     assert SERVICES["vllm"]["environment"].items() >= server.ENVIRONMENT.items()
     assert SERVICES["vllm"]["entrypoint"][1:] == list(server.COMMAND[1:])
+
+
+def pods() -> dict[str, dict[str, Any]]:
+    """The pods of the manifests, by what makes them."""
+    return {
+        each["metadata"]["name"]: each["spec"]["template"]["spec"]
+        for each in MANIFESTS
+        if "template" in each.get("spec", {})
+    }
+
+
+def test_manifests_fit_the_schema_of_kubernetes() -> None:
+    files = [path for path in KUBERNETES if path.stem != "kustomization"]
+    for version in ("1.30", "1.37"):
+        run(SCRIPTS / "kubernetes-validate", "--strict", "--quiet", "--kubernetes-version", version, *files)
+    listed = yaml.safe_load((ROOT / "deploy" / "kubernetes" / "kustomization.yaml").read_text())["resources"]
+    assert {path.name for path in files} == {*listed, "trainer.yaml"}
+
+
+def test_pods_run_what_compose_runs() -> None:
+    composed = {"worker": SERVICES["worker-gpu-0"]} | SERVICES
+    assert set(pods()) < set(composed)
+    for name, pod in pods().items():
+        (container,), service = pod["containers"], composed[name]
+        image = service["image"].partition(":${")[0]
+        assert container["image"] == image, name
+        if name in {"migrate", "persister", "gateway", "worker"}:
+            assert container["args"] == service["command"]
+    (config,) = (each for each in MANIFESTS if each["kind"] == "ConfigMap")
+    asked = SERVICES["redis"]["command"][2].replace("$$", "$").replace("/run/secrets/", "/run/secrets/drkq/")
+    rights = re.search("user worker .*", asked)
+    assert rights
+    assert rights[0] in config["data"]["start.sh"]
+
+
+def test_pods_are_confined() -> None:
+    for name, pod in pods().items():
+        (container,) = pod["containers"]
+        confined = container["securityContext"]
+        assert confined["readOnlyRootFilesystem"], name
+        assert not confined["allowPrivilegeEscalation"], name
+        assert confined["capabilities"]["drop"] == ["ALL"], name
+        assert pod["automountServiceAccountToken"] is False, name
+        assert {"cpu", "memory"} <= container["resources"]["limits"].keys(), name
+        assert (name == "worker") == (confined.get("runAsUser") == 0), name
+        assert name == "worker" or pod["securityContext"]["runAsNonRoot"], name
+    worker = pods()["worker"]
+    (container,) = worker["containers"]
+    assert container["securityContext"]["capabilities"]["add"] == SERVICES["worker-cpu"]["cap_add"]
+    assert not [each for each in container["env"] if "STORE" in each["name"]]
+    assert [item["key"] for item in worker["volumes"][0]["secret"]["items"]] == ["worker-password"]
+    assert worker["terminationGracePeriodSeconds"] > DRAIN_S + QUIT_S + JOIN_S
+    assert int(SERVICES["worker-cpu"]["stop_grace_period"].rstrip("s")) > DRAIN_S + QUIT_S + JOIN_S
+
+
+STUB = """#!/bin/bash
+echo "$(basename "$0") $* | ${DRKQ_STORE_URL:-no store}" >> "$CALLS"
+case "$(basename "$0") $*" in
+    valkey-server*) cat > "$CALLS.broker"; exec sleep 60 ;;
+    "drkq persist --check") echo "Replies wait to be written for 0 s." >&2 ;;
+    "drkq status --json") grep -q worker "$CALLS" && echo '{"queues": []}' ;;
+    "drkq persist" | "drkq worker"*) exec sleep 60 ;;
+    srun*) shift 3; SLURM_LOCALID=5 exec "$@" ;;
+    "drkq eval"*) exit 1 ;;
+esac
+"""
+
+
+def test_the_slurm_job_starts_everything_and_ends_with_its_command(tmp_path: Path) -> None:
+    """Its steps are stand-ins that write down how they are called."""
+    for name in ("drkq", "srun", "valkey-server"):
+        (tmp_path / name).write_text(STUB)
+        (tmp_path / name).chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin", "CALLS": str(tmp_path / "calls"), "SLURM_JOB_ID": "77"}
+    script = ROOT / "deploy" / "slurm" / "cluster.sbatch"
+    command = ["bash", script, "drkq", "eval", "k.py"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=50, check=False
+    )
+    assert done.returncode == 1, f"the code of the command: {done.stderr}"
+    calls = (tmp_path / "calls").read_text().splitlines()
+    store = f"sqlite:///{tmp_path}/drkq-77/drkq.sqlite"
+    assert {
+        f"drkq db upgrade | {store}",
+        f"drkq persist | {store}",
+        "drkq worker --device cuda:5 | no store",
+        f"drkq eval k.py | {store}",
+    } <= set(calls)
+    password = (tmp_path / "drkq-77" / "password").read_text()
+    assert len(password) == 48
+    assert f"requirepass {password}" in (tmp_path / "calls.broker").read_text()
+    assert not [call for call in calls if password in call]
+    assert (tmp_path / "drkq-77").stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.parametrize("name", SERVICES)

@@ -31,7 +31,7 @@ from drkernel_q.queue.desk import Reaper
 from drkernel_q.queue.ledger import MAX_DEATHS, MAX_RETRIES, ClaimState, Ledger, Retry, encode
 from drkernel_q.queue.message import Message
 from drkernel_q.queue.registry import WorkerCard, WorkerState, announce, withdraw, workers
-from drkernel_q.queue.routing import route
+from drkernel_q.queue.routing import capabilities, check_device, route, why_not
 from drkernel_q.queue.turns import list_name
 from drkernel_q.request import Priority
 from tests.queue.conftest import Broker, own_broker, wait_until
@@ -385,6 +385,25 @@ def test_a_card_of_another_release_is_passed_over(redis: Redis) -> None:
     redis.sadd(keys.WORKERS, "theirs")
     assert "theirs" not in [card.id for card in workers(redis)]
     assert "ours" in [card.id for card in workers(redis)]
+
+
+def test_a_kind_of_device_may_be_asked_for() -> None:
+    """Of a cluster with several kinds, one run takes one kind; the model tells two apart that have one generation."""
+    h200, h100 = capabilities("sm_90", "NVIDIA H200"), capabilities("sm_90", "NVIDIA H100 80GB HBM3")
+    assert (h200, h100) == (("sm_90", "nvidia-h200"), ("sm_90", "nvidia-h100-80gb-hbm3"))
+    assert capabilities("sm_70", "Tesla V100-SXM2-32GB")[1] == "nvidia-tesla-v100-sxm2-32gb"
+    cards = [_card("a", "cpu"), _card("b", "cuda:0", capabilities=h200), _card("c", "cuda:1", capabilities=h100)]
+    for device in ("sm_90", "nvidia-h200", "nvidia-h100-80gb-hbm3"):
+        check_device(device)
+        assert route(cards, device) == f"eval.{device}"
+    assert route(cards, "nvidia-b200") is None
+    assert route(cards[:1], "sm_90") is None
+    resting = _card("d", "cuda:2", capabilities=h200, state=WorkerState.QUARANTINED, reason="it is hot.")
+    assert route([resting], "nvidia-h200") is None
+    assert "is quarantined" in why_not([resting], "nvidia-h200")
+    assert [card for card in cards if "eval.nvidia-h200" in queue_names("h", card.device, card.capabilities)] == [
+        cards[1]
+    ]
 
 
 def test_routes() -> None:

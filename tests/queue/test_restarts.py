@@ -50,7 +50,7 @@ async def test_nothing_is_lost_or_doubled(
 ) -> None:
     first_url = postgres.url(postgres.create(postgres_template))
     second_url = f"sqlite:///{tmp_path / 'second.sqlite'}"
-    requests = [echo_request(str(number), sleep=0.05) for number in range(REQUESTS)]
+    requests = [echo_request(str(number), sleep=0.1) for number in range(REQUESTS)]
     with (
         own_broker("--appendonly", "yes") as broker,
         Store.open(first_url) as first,
@@ -79,10 +79,11 @@ async def test_nothing_is_lost_or_doubled(
             back_up(first, tmp_path / "last.sqlite")
             await asyncio.to_thread(restore, tmp_path / "last.sqlite", second)
             with persister(broker, second_url):
+                handles += [await queue.submit(echo_request(str(number))) for number in range(REQUESTS, REQUESTS + 5)]
                 replies = [await handle.reply(60) for handle in handles]
-                await asyncio.to_thread(wait_until, lambda: len(ends(second)) == REQUESTS, "all is written")
+                await asyncio.to_thread(wait_until, lambda: len(ends(second)) == len(handles), "all is written")
         found = [reply.evaluation.stdout for reply in replies if reply.evaluation]
-        assert found == [str(number) for number in range(REQUESTS)]
-        each_once(second, {request.id: "correct" for request in requests})
+        assert found == [str(number) for number in range(REQUESTS + 5)]
+        each_once(second, {reply.id: "correct" for reply in replies})
         assert {reply.id: second.find(reply.id) for reply in replies} == {reply.id: reply for reply in replies}
         nothing_left_in(broker)
