@@ -5,6 +5,7 @@ the two times, which lay beside each other, and later ones need no compiler. Can
 """
 
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -29,8 +30,14 @@ class Ratio(Value):
     high: float
 
 
+class Alone(Value):
+    """Time of a baseline when no candidate is there."""
+
+    milliseconds: float
+
+
 class Remembered(NamedTuple):
-    """Ratios of one problem on one machine, kept as files of a folder of the judge's."""
+    """What was measured of one problem's baselines on one machine, kept as files of a folder of the judge's."""
 
     folder: Path
     key: tuple[str, ...]
@@ -52,10 +59,23 @@ class Remembered(NamedTuple):
     def keep(self, first: Version, other: Version, times: tuple[Blocks, Blocks]) -> None:
         """Keep the ratio of two versions from blocks of milliseconds that lay beside each other."""
         found = speedup_interval(*times)
-        path = self._path(first, other)
+        self._write(self._path(first, other), Ratio(ratio=found.speedup, low=found.low, high=found.high))
+
+    def find_alone(self, version: Version) -> float | None:
+        """Return the milliseconds of a version without any candidate; None if that has not been measured."""
+        try:
+            return Alone.model_validate_json(self._path(version, version).read_bytes()).milliseconds
+        except (OSError, ValidationError):
+            return None
+
+    def keep_alone(self, version: Version, milliseconds: float) -> None:
+        """Keep the time of a version without any candidate."""
+        self._write(self._path(version, version), Alone(milliseconds=milliseconds))
+
+    def _write(self, path: Path, value: Value) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        partial = path.with_suffix(".partial")
-        partial.write_text(Ratio(ratio=found.speedup, low=found.low, high=found.high).model_dump_json())
+        partial = path.with_suffix(f".{os.getpid()}.partial")  # other lanes may be at it too
+        partial.write_text(value.model_dump_json())
         partial.replace(path)
 
     def _path(self, first: Version, other: Version) -> Path:

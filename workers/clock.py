@@ -19,16 +19,16 @@ from workers.stopwatch import Stopwatch
 
 #: Calls of the bursts; fewer when they would take longer than this, milliseconds. Where calls are not marked one by
 #: one there are shorter bursts too, of a third.
-BURST = {"cuda": 30, "cpu": 6}
+BURST = {"cuda": 20, "cpu": 6}
 SHORT_MS = 300.0
 #: A burst has room for at least this many calls, or the rule is not applied.
 SHORTEST_BURST = 3
 #: Bursts of each length, of either side.
-BURSTS = {"cuda": 3, "cpu": 3}
+BURSTS = {"cuda": 2, "cpu": 3}
 #: Noise of a call's time as a burst shows it, what a request may cost beyond empty calls in the judge, and measurements
 #: before a claim that lacks more counts as a lie.
 NOISE_MS = {"cuda": 0.2, "cpu": 2.0}
-REQUEST_MS = {"cuda": 5.0, "cpu": 20.0}
+REQUEST_MS = {"cuda": 8.0, "cpu": 20.0}
 CHECKS = 3
 #: Noise of a call's time as marks show it: the harness may be slower to go on than the judge is.
 MARK_NOISE_MS = 0.02

@@ -21,6 +21,8 @@ _POLL_S = 0.001
 class OpenGate:
     """The gate of a device with one lane: there is nobody to wait for."""
 
+    is_shared = False
+    """Whether there are other lanes."""
     waited_s = 0.0
     """How long others have been waited for in all."""
 
@@ -35,6 +37,8 @@ class OpenGate:
 
 class Gate(OpenGate):
     """The gate of a device, as one process or thread sees it; it is held once at a time."""
+
+    is_shared = True
 
     def __init__(self, folder: Path, identity: str, waiting: Callable[[], object] = lambda: None) -> None:
         """Go through the gate of a device; `waiting` is called again and again while others are waited for."""

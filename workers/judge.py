@@ -49,6 +49,8 @@ from workers.zygote import Zygote
 MAX_SOURCE_BYTES = 2**20
 #: Inputs up to this size are called with once before a candidate is timed, bytes: two processes hold them then.
 REHEARSED_BYTES = 2**30
+#: How far the reference may be from what it is known to take without a candidate before that is measured again.
+USUAL = {"cuda": 0.02, "cpu": 0.0}
 #: While other lanes are waited for, it is said every so many seconds.
 TELL_S = 1.0
 #: A judge ends after as many evaluations, so that nothing can pile up in it.
@@ -103,24 +105,27 @@ class Judge:
         return self.facts.evaluation(self.protocol)
 
     def _judge(self) -> None:
-        stages = set(self.protocol.stages)
-        with contextlib.ExitStack() as ended:
-            with self._device():
+        measured = bool({Stage.TIMING, Stage.PROFILE} & set(self.protocol.stages))
+        with contextlib.ExitStack() as timed_ends:
+            timed_ends.callback(self.spares.fill)
+            with contextlib.ExitStack() as checked_ends, self._device():
                 reference = self._reference()
                 first = self._open()
-                second = self._rehearse(reference) if {Stage.TIMING, Stage.PROFILE} & stages else None
+                checked_ends.callback(self._end, first)
+                second = self._rehearse(reference) if measured else None
                 if second is not None:
-                    ended.callback(self._drop, second)
+                    timed_ends.callback(self._drop, second)
                 result = self._check(first, reference)
-                if not {Stage.TIMING, Stage.PROFILE} & stages or result.outcome is not Outcome.CORRECT:
+                if not measured or result.outcome is not Outcome.CORRECT:
                     return
                 with self._stage("load_again"):
                     timed = self._settled(second)
-                ended.callback(self._drop, timed)
-                self.spares.wait_ready()
+                timed_ends.callback(self._end, timed)
                 timed.remote.pause()
+            self.spares.fill()
             with self._device(alone=True):
                 timed.remote.resume()
+                self.spares.wait_ready()
                 self._measure(timed, reference, result)
 
     def _reference(self) -> Reference:
@@ -154,8 +159,9 @@ class Judge:
 
     def _open(self) -> Session:
         """Take a fresh candidate process."""
-        session = Session(self.spares.take, self.device, self.protocol.kernel_deadline_s, self._left_s)
-        isolation = session.remote.wait_ready()
+        with self._stage("start"):
+            session = Session(self.spares.take, self.device, self.protocol.kernel_deadline_s, self._left_s)
+            isolation = session.remote.wait_ready()
         self.facts.environment = self.facts.environment.model_copy(update={"isolation": isolation})
         return session
 
@@ -185,7 +191,8 @@ class Judge:
         with self._candidate(session):
             with self._stage("load"):
                 session.load(self.request.kernel.source)
-            self.spares.fill()
+            if not self.gate.is_shared:
+                self.spares.fill()
             with self._stage("correctness"):
                 result = trial.run_trials(session, reference, self.protocol)
                 if result.outcome is Outcome.CORRECT:
@@ -221,8 +228,7 @@ class Judge:
                 self.facts.raw["seeds"] |= candidate.seeds
             self._compare_processes(candidate, result)
         if self.facts.timing is not None:
-            with self._stage("alone"):
-                self._compare_alone(reference, self.facts.timing)
+            self._compare_alone(session, reference, self.facts.timing)
 
     def _versions(self, result: TrialResult) -> list[Version]:
         """Name what the candidate is compared with: baselines of its own class first where that is a lower one."""
@@ -231,10 +237,9 @@ class Judge:
         return [(baseline, precision) for precision in classes for baseline in self.protocol.baselines]
 
     def _time(self, candidate: CandidateSide, result: TrialResult) -> None:
-        environment = self.facts.environment
-        known = Remembered.of(Path.home() / "baselines", self.request.problem, environment, self.protocol.mode)
-        race = baseline.time_both(candidate, self._versions(result), self.protocol.timing_budget_s, known)
+        race = baseline.time_both(candidate, self._versions(result), self.protocol.timing_budget_s, self._known())
         self.facts.timing = race.timing
+        self.facts.durations_s |= race.durations_s
         least = trial.output_bytes(candidate.reference, candidate.expected_like)
         self.facts.numbers |= {"late_ms": race.late_ms, "bytes_least": least}
         self.facts.raw |= {"blocks": race.blocks, "late_ms": {"reference": race.reference_late_ms}}
@@ -244,10 +249,24 @@ class Judge:
             self.facts.numbers |= {"clock_ms": race.clock.bound_ms, "clock_noise_ms": race.clock.noise_ms}
             self.facts.raw["bursts"] = race.clock.bursts
 
-    def _compare_alone(self, reference: Reference, measured: Timing) -> None:
-        """Time the reference again, now that the candidate is gone: what slows it down would make a speedup."""
-        first = measured.baselines[0]
-        alone_ms = timing.time_alone(reference, (first.baseline, first.precision))
+    def _known(self) -> Remembered:
+        """Return what has been measured before of this problem, under these conditions."""
+        environment, mode = self.facts.environment, self.protocol.mode
+        return Remembered.of(Path.home() / "baselines", self.request.problem, environment, mode)
+
+    def _compare_alone(self, session: Session, reference: Reference, measured: Timing) -> None:
+        """Say what the reference takes without the candidate: what slows it down would make a speedup.
+
+        It is timed again, when the candidate is gone, unless it took as long as it is known to take.
+        """
+        first, known = measured.baselines[0], self._known()
+        version = first.baseline, first.precision
+        alone_ms = known.find_alone(version)
+        if alone_ms is None or abs(measured.reference_ms / alone_ms - 1) > USUAL[self.device]:
+            session.close()
+            with self._stage("alone"):
+                alone_ms = timing.time_alone(reference, version)
+            known.keep_alone(version, alone_ms)
         self.facts.timing = measured.model_copy(update={"reference_alone_ms": alone_ms})
 
     def _profile(self, candidate: CandidateSide) -> None:
@@ -296,7 +315,7 @@ class Judge:
 
     @contextmanager
     def _candidate(self, session: Session) -> Iterator[None]:
-        """End a candidate process together with all it made, whatever comes of it."""
+        """Let a candidate process do what it is asked for, and then nothing more."""
         try:
             yield
             children = session.remote.children()
@@ -304,16 +323,19 @@ class Judge:
                 detail = f"{children} child processes were left running"
                 self.facts.findings.append(Finding("D8", Weight.SOFT, detail))
         finally:
-            self._end(session)
+            session.remote.pause()
 
     def _drop(self, session: Session) -> None:
         """End a process whose rehearsal decides nothing; how it may have left the device is worth knowing."""
-        session.close()
+        with self._stage("end"):
+            session.close()
         if fault.is_abnormal(session.fault):
             self.facts.fault = self.facts.fault or session.fault
 
     def _end(self, session: Session) -> None:
-        session.close()
+        """End a candidate process together with all it made; that takes the device's driver a while."""
+        with self._stage("end"):
+            session.close()
         self.facts.fault = self.facts.fault or session.fault
         self.facts.output = self.facts.output or session.remote.output.decode("utf-8", "replace")
 
@@ -324,7 +346,7 @@ class Judge:
         try:
             yield
         finally:
-            self.facts.durations_s[name] = time.perf_counter() - start
+            self.facts.durations_s[name] = self.facts.durations_s.get(name, 0.0) + time.perf_counter() - start
 
 
 def main(conn: int, zygote_fd: int, device: str, memory_bytes: int) -> None:

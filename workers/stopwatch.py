@@ -20,7 +20,7 @@ FLUSH_BYTES = {"cuda": 256 * 2**20, "cpu": 4 * 2**20}
 CYCLES_A_MS = 2_000_000
 #: How long the device spins after the flush, milliseconds, so that the host has launched before the first event fires:
 #: a launch from Python on a cold host takes up to a few hundred microseconds.
-SPIN_MS = 0.4
+SPIN_MS = 0.3
 #: Elements of each output that are looked at twice.
 PICKED = 4096
 #: A function and its arguments.

@@ -20,7 +20,7 @@ from workers.side import CandidateSide, ReferenceSide, Side, Version
 from workers.stopwatch import Stopwatch
 
 #: Warm-up of each side, seconds and calls at least.
-WARM_UP_S = {"cuda": 0.1, "cpu": 0.0}
+WARM_UP_S = {"cuda": 0.03, "cpu": 0.0}
 WARM_UP_CALLS = {"cuda": 10, "cpu": 1}
 #: Calls of the reference with no candidate around.
 ALONE_CALLS = 15
@@ -39,7 +39,7 @@ class Plan(NamedTuple):
 
 def plan(device: str, seconds_a_round: float, budget_s: float) -> Plan:
     """Choose counts from the judge's own clock: `seconds_a_round` is one call of every side, overhead included."""
-    blocks, most, least, settle = (6, 18, 4, 2) if device == "cuda" else (5, 10, 2, 1)
+    blocks, most, least, settle = (6, 17, 4, 1) if device == "cuda" else (5, 10, 2, 1)
     calls = int(budget_s / max(seconds_a_round, 1e-9) / blocks) - settle
     if calls < least:
         blocks, settle = 3, 1
@@ -58,20 +58,25 @@ class Race(NamedTuple):
     """Milliseconds of each call of each block, by side: versions by name, and `candidate`."""
     reference_late_ms: list[float]
     """As `late_ms`, of each call of the first version."""
+    durations_s: dict[str, float]
+    """Seconds of the parts of it all."""
 
 
 def time_both(candidate: CandidateSide, versions: Sequence[Version], budget_s: float) -> Race:
     """Time the candidate against every version, and hold its claims against the judge's own clock."""
     reference = candidate.reference
+    began_s = time.perf_counter()
     stopwatch = Stopwatch(reference.device)
     references = {version: ReferenceSide(reference, version, stopwatch) for version in versions}
     sides: list[Side] = [*references.values(), candidate]
     counts = plan(reference.device, sum(_warm_up(side, reference.device) for side in sides), budget_s)
     candidate.warm = len(candidate.calls)
+    warm_s = time.perf_counter()
     times: dict[int, list[list[float]]] = {id(side): [] for side in sides}
     for block in range(counts.blocks):
         for side in sides if block % 2 == 0 else reversed(sides):
             times[id(side)].append(_run_block(side, counts))
+    raced_s = time.perf_counter()
     own = times[id(candidate)]
     beside = {version: times[id(side)] for version, side in references.items()}
     timing = summarize(beside, own)
@@ -80,7 +85,12 @@ def time_both(candidate: CandidateSide, versions: Sequence[Version], budget_s: f
     reading = clock.read_until_agreed(candidate, stopwatch, reference.device, timing.candidate_ms)
     timing = timing.model_copy(update={"judge_ms": reading and reading.call_ms, "checked": candidate.recheck.count})
     blocks = {side_name(*version): side for version, side in beside.items()} | {"candidate": own}
-    return Race(timing, reading, late_ms, blocks, first.late_ms)
+    durations_s = {
+        "warm_up": warm_s - began_s,
+        "blocks": raced_s - warm_s,
+        "clock": time.perf_counter() - raced_s,
+    }
+    return Race(timing, reading, late_ms, blocks, first.late_ms, durations_s)
 
 
 def time_alone(reference: Reference, version: Version) -> float:

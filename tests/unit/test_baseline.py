@@ -37,7 +37,7 @@ def raced(monkeypatch: pytest.MonkeyPatch) -> list[list[Version]]:
         sides = {version: blocks(MS[version]) for version in versions}
         own = blocks(1.0)
         names = {version[0].value: side for version, side in sides.items()}
-        return Race(summarize(sides, own), None, 0.0, names | {"candidate": own}, [])
+        return Race(summarize(sides, own), None, 0.0, names | {"candidate": own}, [], {})
 
     monkeypatch.setattr(timing, "time_both", race)
     return asked

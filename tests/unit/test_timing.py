@@ -23,8 +23,8 @@ def test_a_plan_has_its_least_and_its_most(device: str, seconds_a_round: float, 
 
 
 def test_a_plan_for_fast_slow_and_instant_calls() -> None:
-    assert plan("cuda", 1e-4, 5.0) == Plan(blocks=6, calls=18, settle=2)
-    assert plan("cuda", 0.1, 5.0) == Plan(blocks=6, calls=6, settle=2)
+    assert plan("cuda", 1e-4, 5.0) == Plan(blocks=6, calls=17, settle=1)
+    assert plan("cuda", 0.1, 5.0) == Plan(blocks=6, calls=7, settle=1)
     assert plan("cuda", 10.0, 5.0) == Plan(blocks=3, calls=4, settle=1)
     assert plan("cpu", 10.0, 5.0) == Plan(blocks=3, calls=2, settle=1)
     assert plan("cpu", 0.0, 5.0).calls == 10
