@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,7 +48,8 @@ from policy.ablation import AblationConfig, plan, series
 from policy.config import load_config
 
 RUN = "claims"
-TEMPLATES = "brief"
+#: As in the preset `recorded` of `drkq ablate`, so that what is measured is what is written.
+TEMPLATES, TEMPERATURE = "brief", 0.8
 KERNELS, FACTS, SUBSET = "kernels.jsonl", "facts.parquet", "subset.json"
 
 _folder = click.option(
@@ -174,7 +175,7 @@ async def _sampled(folder: Path, chosen: Subset, samples: int, turns: int, devic
     from policy.sampler.protocol import Sampling
 
     exercises = [*chosen.train, *chosen.heldout]
-    sampling = Sampling(max_new_tokens=256)
+    sampling = Sampling(max_new_tokens=256, temperature=TEMPERATURE)
     config = RolloutConfig(group_size=samples, turns=turns, sampling=sampling, templates=TEMPLATES)
     written: Counter[tuple[str, str]] = Counter()
     async with open_sampler(folder / "sft" / "model", device=device) as sampler:
@@ -213,12 +214,28 @@ def _rows(chosen: Subset, written: Counter[tuple[str, str]]) -> Iterator[dict[st
 @click.option("--in-flight", default=120, show_default=True, help="Evaluations under way at once.")
 @click.option("--limit", type=int, help="Only so many kernels, from the first.")
 @click.option("--seconds", type=float, default=1e9, help="Begin no further evaluation after this.")
-@click.option("--budget", default=1.0, show_default=True, help="Seconds that timing aims to stay within.")
-def evaluate(folder: Path, device: str, in_flight: int, limit: int | None, seconds: float, budget: float) -> None:
+@click.option("--budget", type=float, help="Seconds that timing aims to stay within, if not the protocol's own.")
+@click.option(
+    "--known", multiple=True, type=click.Path(path_type=Path), help="Facts of such a device; not measured again."
+)
+def evaluate(
+    folder: Path,
+    device: str,
+    in_flight: int,
+    limit: int | None,
+    seconds: float,
+    budget: float | None,
+    known: tuple[Path, ...],
+) -> None:
     """Have the kernels judged through the queue, and write what it finds; what is known is not judged again."""
     rows = [json.loads(line) for line in (folder / KERNELS).read_text(encoding="utf-8").splitlines()][:limit]
     settings = load_settings(device=device, data_dir=folder / "measured")
-    line = asyncio.run(_evaluated(folder, rows, settings, in_flight, seconds, Protocol(timing_budget_s=budget)))
+    with Store.open(settings.store) as store:
+        store.upgrade()
+        for file in known:
+            say(f"{file}: {import_facts(store, file).added} facts")
+    protocol = Protocol() if budget is None else Protocol(timing_budget_s=budget)
+    line = asyncio.run(_evaluated(folder, rows, settings, in_flight, seconds, protocol))
     click.echo(json.dumps(line))
 
 
@@ -233,7 +250,6 @@ async def _evaluated(
         return (request for request in requests.values() if time.monotonic() - began < seconds)
 
     with Store.open(settings.store) as store:
-        store.upgrade()
         with join(settings, [settings.device], say) as url:
             async with EvaluationQueue(url, archive=store) as queue:
                 async for reply in queue.evaluate_many(in_time(), in_flight=in_flight, device=settings.device):
@@ -284,7 +300,7 @@ def train(folder: Path, files: tuple[Path, ...], jobs: int, learn_on: str, name:
     if len(kinds) != 1:
         raise click.ClickException(f"The facts are of {len(kinds)} kinds of device; they must be of one.")
     validation = {"base.validation.every_steps": 10, "base.validation.problems": [str(folder / "heldout")]}
-    protocol = _protocol(files[0] if files else folder / FACTS)
+    protocol = _protocol(files or (folder / FACTS,))
     sets = [f"{key}={json.dumps(value)}" for key, value in {**validation, **protocol}.items()] + list(options["sets"])
     chosen = ["--arms", options["arms"]] if options["arms"] else []
     where = ["--model", str(folder / "sft" / "model"), "--problems", str(folder / "train"), "--run", name]
@@ -301,11 +317,13 @@ def train(folder: Path, files: tuple[Path, ...], jobs: int, learn_on: str, name:
     click.echo(json.dumps({"stage": "train", "claims": len(found), "wall_s": round(time.monotonic() - began, 1)}))
 
 
-def _protocol(file: Path) -> dict[str, Any]:
-    """How the facts of a file were measured, which is how the runs must ask."""
-    row = next(pq.ParquetFile(file).iter_batches(batch_size=1, columns=["protocol"])).to_pylist()[0]
-    found = Protocol.model_validate_json(row["protocol"]).model_dump(mode="json")
-    return {f"base.protocol.{key}": value for key, value in found.items() if value is not None}
+def _protocol(files: Sequence[Path]) -> dict[str, Any]:
+    """How facts were measured, which is how the runs must ask; all of them in the same way."""
+    texts = {text for file in files for text in pq.read_table(file, columns=["protocol"])["protocol"].to_pylist()}
+    found = {Protocol.model_validate_json(text) for text in texts}
+    if len(found) != 1:
+        raise click.ClickException(f"The facts were measured in {len(found)} ways; they must be in one.")
+    return {f"base.protocol.{key}": value for key, value in found.pop().model_dump(mode="json").items()}
 
 
 def _shown(found: dict[str, dict[str, Any]]) -> Iterator[tuple[str, ...]]:

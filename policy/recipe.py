@@ -84,6 +84,8 @@ class SamplerConfig(Value):
     """Longest time for servers to load published weights."""
     device: str = "auto"
     """Device of an `own` copy: `auto` (that of the trainer), `cpu`, `cuda:N`."""
+    dtype: Literal["float32", "bfloat16"] | None = None
+    """What a copy or a vLLM of ours computes in, if not in `model.dtype`: a mismatch on purpose, for MRS to see."""
     memory: Annotated[float, Field(gt=0, lt=1)] | None = None
     """Share of the device's memory for a vLLM that is started; by default 0.35 where the device is shared, and else as
     vLLM would have it."""
@@ -177,4 +179,5 @@ class TrainConfig(Value):
     @property
     def copies(self) -> bool:
         """Whether a sampler of this process needs weights of its own, since those that are trained are not at hand."""
-        return self.sampler.name == "own" and (self.sharding == "full" or self.staleness > 0)
+        apart = self.sharding == "full" or self.staleness > 0 or self.sampler.dtype is not None
+        return self.sampler.name == "own" and apart

@@ -150,7 +150,7 @@ def make_accelerator(config: TrainConfig, folder: Path) -> Accelerator:
     accelerator = Accelerator(
         cpu=not torch.cuda.is_available(),
         mixed_precision="bf16" if config.model.dtype == "bfloat16" else "no",
-        log_with=list(config.tracking.trackers),
+        log_with=list(config.tracking.trackers) or None,
         project_dir=folder,
         kwargs_handlers=[InitProcessGroupKwargs(timeout=_RANKS_WAIT)],
     )
@@ -225,7 +225,7 @@ def make_sampler(config: TrainConfig, folder: Path, learner: Learner, tokenizer:
 def _copy(config: TrainConfig, folder: Path, learner: Learner) -> TransformersSampler:
     device = config.sampler.device
     device = str(learner.accelerator.device) if device == "auto" else device
-    model, tokenizer = load_model(model_source(config, folder), config.model.dtype, device)
+    model, tokenizer = load_model(model_source(config, folder), config.sampler.dtype or config.model.dtype, device)
     return TransformersSampler((model, tokenizer), context_tokens=config.rollout.context_tokens)
 
 
@@ -233,7 +233,7 @@ def _server(config: TrainConfig, source: str) -> VllmSampler:
     """A vLLM of ours, that computes in the type of the trainer, and leaves it room where they share a device."""
     chosen, context_tokens = config.sampler, config.rollout.context_tokens
     memory = chosen.memory or (SHARED_MEMORY if config.shared_device else None)
-    flags = ["--dtype", config.model.dtype, "--max-model-len", str(context_tokens)]
+    flags = ["--dtype", chosen.dtype or config.model.dtype, "--max-model-len", str(context_tokens)]
     flags += ["--gpu-memory-utilization", str(memory)] if memory else []
     flags += ["--enable-sleep-mode"] if chosen.sleeps else []
     return VllmSampler(

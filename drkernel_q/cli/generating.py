@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from drkernel_q.cli.output import emit_json, emit_table, say
 from drkernel_q.curriculum import Exercise, generate
 from drkernel_q.curriculum.climb import write_script
-from drkernel_q.curriculum.conversation import single_turns
+from drkernel_q.curriculum.conversation import climbs, single_turns
 from drkernel_q.curriculum.folder import write_folder
 from drkernel_q.prompt import load_templates
 from drkernel_q.store.export import write_lines
@@ -24,6 +24,7 @@ class Order(NamedTuple):
     solutions: bool
     messages: Path | None
     templates: str
+    climbs: bool
     script: Path | None
     turns: int
 
@@ -40,7 +41,8 @@ def run(order: Order, *, as_json: bool) -> None:
     if order.folder is not None:
         write_folder(exercises, order.folder, solutions=order.solutions)
     if order.messages is not None:
-        write_lines(single_turns(exercises, templates), order.messages)
+        over_turns = climbs(exercises, templates, turns=order.turns, seed=order.seed) if order.climbs else ()
+        write_lines([*single_turns(exercises, templates), *over_turns], order.messages)
     if order.script is not None:
         write_script(order.script, order.seed, order.problems, order.levels, order.turns)
     document = _summary(order, exercises)

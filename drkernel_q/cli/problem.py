@@ -170,9 +170,10 @@ def audit(names: tuple[str, ...], suites: tuple[str, ...], **options: Any) -> No
 @click.option("--solutions", is_flag=True, help="Write the solutions of every quality, too.")
 @click.option("--messages", metavar="FILE", type=_path, help="Write conversations to learn from, as JSON Lines.")
 @click.option("--templates", default="compact", show_default=True, metavar="NAME|DIR", help="What is asked in them.")
+@click.option("--climbs", is_flag=True, help="Conversations over several turns with feedback, too.")
 @click.option("--script", metavar="FILE.py", type=_path, help="Write a script that climbs from bad to good solutions.")
 @click.option(
-    "--turns", type=click.IntRange(1, 9), default=5, show_default=True, metavar="T", help="Turns that it climbs for."
+    "--turns", type=click.IntRange(1, 9), default=5, show_default=True, metavar="T", help="Turns of a climb at most."
 )
 @click.option("--json", "as_json", is_flag=True, help="Write a JSON document of what there is.")
 def generate_problems(levels: tuple[int, ...], as_json: bool, **options: Any) -> None:
@@ -185,7 +186,7 @@ def generate_problems(levels: tuple[int, ...], as_json: bool, **options: Any) ->
     \b
     Examples:
       drkq problem generate --problems 500 -o generated --solutions
-      drkq problem generate --seed 7 --level 1 --problems 2000 --messages train.jsonl
+      drkq problem generate --seed 7 --level 1 --problems 2000 --messages train.jsonl --climbs --templates brief
       drkq eval generated/solutions/l1_0001_*/fused1.py --reference generated/problems/train/level1/l1_0001_*.py
       drkq problem generate --problems 40 -o generated --script climb.py
       drkq collect --model scripted:climb.py --problems generated/problems/train --run climb --preset small

@@ -1,5 +1,6 @@
 """Generated problems as conversations to learn from: a request and a good kernel, or several turns with feedback."""
 
+import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -38,6 +39,25 @@ def single_turns(exercises: Iterable[Exercise], templates: Templates) -> Iterato
         if exercise.split == "train":
             kernel = next(each for each in exercise.solutions if each.quality is Quality.FUSED)
             yield _row(exercise, first_turn(exercise.problem, templates), [kernel])
+
+
+def climbs(
+    exercises: Iterable[Exercise], templates: Templates, *, turns: int = 5, every: int = 4, seed: int = 0
+) -> Iterator[dict[str, Any]]:
+    """Give a row of messages over up to `turns` turns for one training problem in `every`: better each time.
+
+    The last answer is fused, and feedback is what it should be. With `data.loss_on = "last"` they teach to write a good
+    kernel whatever came before.
+    """
+    order = [each for each in Quality if each in BEGINNER and each is not Quality.FUSED]
+    taught = (exercise for exercise in exercises if exercise.split == "train")
+    for exercise in itertools.islice(taught, 0, None, every):
+        draw = random.Random(f"climb/{seed}/{exercise.problem.hash}")  # noqa: S311 - reproducible
+        places = sorted(draw.sample(range(len(order)), draw.randint(min(turns, 2) - 1, turns - 1)))
+        wanted = [*(order[place] for place in places), Quality.FUSED]
+        chosen = [draw.choice([each for each in exercise.solutions if each.quality is quality]) for quality in wanted]
+        told = [expected(each, draw) for each in chosen]
+        yield _row(exercise, _spoken(exercise, chosen, told, templates), chosen)
 
 
 def walks(

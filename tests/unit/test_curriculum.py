@@ -202,6 +202,24 @@ def test_walks_ask_and_answer_as_a_rollout_does_and_are_a_beginners() -> None:
     assert max(first.values()) < len(rows) / 3
 
 
+def test_climbs_are_told_what_is_wrong_and_end_with_a_fused_kernel(tmp_path: Path) -> None:
+    file = tmp_path / "train.jsonl"
+    done = command("--problems", "60", "--messages", str(file), "--climbs", "--turns", "4", "--templates", "brief")
+    assert done.exit_code == 0, done.stderr
+    rows = [json.loads(line) for line in file.read_text().splitlines()]
+    taught = sum(exercise.split == "train" for exercise in few())
+    over_turns = rows[taught:]
+    assert [row["quality"] for row in rows[:taught]] == ["fused"] * taught
+    assert len(over_turns) == -(-taught // 4)
+    order = [quality.value for quality in Quality]
+    for row in over_turns:
+        places = [order.index(name) for name in row["quality"].split()]
+        assert places == sorted(set(places))
+        assert order[places[-1]] == "fused"
+        assert len(row["messages"]) == 2 * len(places)
+    assert {len(row["messages"]) for row in over_turns} == {4, 6, 8}
+
+
 @given(st.sampled_from([each for exercise in few() for each in exercise.solutions]), st.integers(0, 99))
 def test_expected_facts_are_what_a_quality_should_show_and_come_from_nowhere(solution: Solution, seed: int) -> None:
     found = expected(solution, random.Random(seed))
