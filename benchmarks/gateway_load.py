@@ -123,6 +123,11 @@ def memory_mb(pid: int, what: str) -> float:
     return round(int(line.split()[1]) / 1024, 1)
 
 
+def told_last(log: Path) -> str:
+    """The last lines of a log that are not about single requests."""
+    return "\n".join([line for line in log.read_text().splitlines() if '"action"' not in line][-20:])
+
+
 async def load(port: int, clients: int, distinct: int, greedy: int) -> dict[str, Any]:
     """Let all clients come at once, and tell how it went."""
     own = secrets.randbelow(10**9)
@@ -131,15 +136,17 @@ async def load(port: int, clients: int, distinct: int, greedy: int) -> dict[str,
     async with Client(port, "greedy") as first:
         code, _, answer = await first.ask("POST", "/v1/batches", {"evaluations": many, "device": "cpu"})
         assert code == 202, answer
-        start = time.monotonic()
-        everybody = [Client(port, str(number)) for number in range(clients)]
+    start = time.monotonic()
+    everybody = [Client(port, str(number)) for number in range(clients)]
 
-        async def serve(client: Client, order: dict[str, Any]) -> dict[str, Any]:
-            async with client:
-                return await client.judge(order)
+    async def serve(client: Client, order: dict[str, Any]) -> dict[str, Any]:
+        async with client:
+            return await client.judge(order)
 
-        answers = await asyncio.gather(*map(serve, everybody, orders))
-        took_s = time.monotonic() - start
+    answers = await asyncio.gather(*map(serve, everybody, orders))
+    took_s = time.monotonic() - start
+    # On a connection of its own: the first one was idle for so long that the gateway closed it.
+    async with Client(port, "greedy") as first:
         _, _, left = await first.ask("GET", "/v1/evaluations?open=true&limit=1000")
         for each in left["evaluations"]:
             await first.ask("DELETE", f"/v1/evaluations/{each['id']}")
@@ -216,7 +223,12 @@ def main(clients: int, number: int, distinct: int, greedy: int, waiting: int) ->
             time.sleep(0.1)
         port = int(told.partition("Serving on http://127.0.0.1:")[2].partition(".\n")[0])
         before = memory_mb(gateway.pid, "VmRSS")
-        found = asyncio.run(load(port, clients, distinct, greedy))
+        try:
+            found = asyncio.run(load(port, clients, distinct, greedy))
+        except (OSError, EOFError) as error:
+            raise SystemExit(
+                f"{error!r}; the gateway: {gateway.poll()}, {told_last(folder / 'gateway.log')}"
+            ) from error
         ids = found.pop("ids")
         errors = sum('"level": "error"' in line for line in (folder / "gateway.log").read_text().splitlines())
         line = {
