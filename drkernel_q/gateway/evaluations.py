@@ -30,7 +30,7 @@ class Batch(Value):
     """Orders that are accepted together, or not at all."""
 
     evaluations: Annotated[tuple[Order, ...], Field(min_length=1)]
-    device: Annotated[str, Field(max_length=20)] = AUTO
+    device: Annotated[str, Field(max_length=100)] = AUTO
     """Device for all of them; an order that names another one is refused."""
 
 

@@ -50,8 +50,8 @@ class Order(Value):
     """A label for people."""
     protocol: Protocol = Protocol()
     """How to judge it."""
-    device: Annotated[str, Field(max_length=20)] = AUTO
-    """`auto`, `cpu`, `cuda` or `cuda:N`."""
+    device: Annotated[str, Field(max_length=100)] = AUTO
+    """`auto`, `cpu`, `cuda`, `cuda:N`, or a kind of device such as `sm_90` or `nvidia-h200`."""
     deadline_s: Annotated[float, Field(gt=0, le=3600)] = 240.0
     """Longest time that it may take on the worker, seconds."""
     priority: Priority = Priority.INTERACTIVE
