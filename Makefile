@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test fast chaos lint types clean
+.PHONY: demo test fast chaos lint types audit clean
 
 demo: $(VENV)/.policy
 	@echo '$$ drkq eval examples/softmax.py --problem softmax'
@@ -42,6 +42,15 @@ lint: $(VENV)/.test
 
 types: $(VENV)/.test
 	$(BIN)/mypy
+
+# In an environment of its own: it needs packages that drkq does not.
+audit: $(VENV)/audit/.ready
+	@$(VENV)/audit/bin/python deploy/audit.py
+
+$(VENV)/audit/.ready: | $(BIN)/python
+	$(PYTHON) -m venv $(VENV)/audit
+	$(VENV)/audit/bin/pip install --quiet 'pip-audit>=2.10'
+	@touch $@
 
 clean:
 	rm -rf $(VENV) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -245,6 +246,19 @@ def test_the_slurm_job_starts_everything_and_ends_with_its_command(tmp_path: Pat
     assert f"requirepass {password}" in (tmp_path / "calls.broker").read_text()
     assert not [call for call in calls if password in call]
     assert (tmp_path / "drkq-77").stat().st_mode & 0o077 == 0
+
+
+def test_the_audit_of_dependencies_tells_clean_from_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    audit = runpy.run_path(str(ROOT / "deploy" / "audit.py"))
+    clean: dict[str, Any] = {"name": "a", "version": "1", "vulns": []}
+    flawed = clean | {"vulns": [{"id": "PYSEC-1", "fix_versions": ["2"]}]}
+    unknown = {"name": "b", "skip_reason": "Dependency not found on PyPI"}
+    assert audit["verdict"]([clean, unknown]) == (0, "1 pinned packages have no known vulnerability; 1 are unknown")
+    assert audit["verdict"]([clean, flawed]) == (1, "a 1: PYSEC-1, fixed in 2")
+    code, text = audit["verdict"]([unknown])
+    assert (code, text[:7]) == (0, "SKIPPED")
+    monkeypatch.setenv("REQUIRE_AUDIT", "1")
+    assert audit["verdict"]([unknown])[0] == 75
 
 
 @pytest.mark.parametrize("name", SERVICES)
