@@ -12,7 +12,7 @@ from drkernel_q.lock import Lease, cpu_identity, open_lock
 from drkernel_q.queue.routing import capabilities
 
 #: Most lanes that a device gets unasked: each holds device memory of its own.
-MOST_LANES = 12
+MOST_LANES = 4
 
 
 class Device(NamedTuple):
@@ -107,7 +107,7 @@ def lanes_of(device: Device, asked: int) -> int:
 
     pynvml.nvmlInit()
     cores = len(os.sched_getaffinity(0)) // max(int(pynvml.nvmlDeviceGetCount()), 1)
-    return max(min(cores * 3 // 4, MOST_LANES), 1)
+    return max(min(cores // 3, MOST_LANES), 1)
 
 
 def lane_id(worker_id: str, number: int, lanes: int) -> str:

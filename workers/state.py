@@ -84,7 +84,7 @@ class Guard:
         same = unchanged(ours, [*_OWNERS, *launch_types(device)], others)
         dispatched = undisturbed(_OPERATORS, _KEYS)
         callbacks = tuple(registry.callback_list.__len__ for registry in _registries())
-        observe, frames = functools.partial(_observe, device, ask, collects), sys._current_frames
+        observe, frames = functools.partial(_observe, device, ask, collects, _overrides()), sys._current_frames
         before, running = observe(), len(frames())
 
         def check() -> bool:
@@ -127,24 +127,36 @@ def _registries() -> list[Any]:
     return [value for value in vars(_gpu_trace).values() if isinstance(value, CallbackRegistry)]
 
 
-def _observe(device: str, ask: Ask, collects: Callable[[], bool]) -> dict[str, str]:
+def _observe(device: str, ask: Ask, collects: Callable[[], bool], overrides: Callable[[], int]) -> dict[str, str]:
     """Look at everything that can be looked at from outside, and in one go at what a thread has to itself."""
     modes = (torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack)
     tracing = (sys.gettrace, sys.getprofile, get_eval_frame_callback)
     numeric = (torch.is_grad_enabled, _default_device)
     stream = (functools.partial(torch._C._cuda_getCurrentRawStream, 0),) if device == "cuda" else ()
-    looks = (*modes, *tracing, *numeric, *stream)
+    looks = (*modes, *tracing, *numeric, overrides, *stream)
     answers = ask(_look, looks)
     there = answers if type(answers) is list and all(type(each) is str for each in answers) else ["nonsense"]
     return {
         "modes": " ".join(there[:2]),
-        "operators": str(sum(name.startswith("aten/") for name in torch.library._impls)),
+        "operators": there[7],
         "module hooks": str([len(getattr(nn.modules.module, name, ())) for name in _HOOKS]),
         "tracing": " ".join(there[2:5]),
         "garbage collector": f"{collects()} {len(gc.callbacks)}",
         "numeric flags": f"{' '.join(there[5:7])} {_flags()}",
-        "stream": " ".join(there[7:]),
+        "stream": " ".join(there[8:]),
     }
+
+
+def _overrides() -> Callable[[], int]:
+    """Return a function that counts the operators of torch that Python code has overridden, at once where none has."""
+    known = torch.library._impls
+    size, count = len(known), sum(name.startswith("aten/") for name in known)
+
+    def overrides() -> int:
+        now = torch.library._impls
+        return count if len(now) == size else sum(name.startswith("aten/") for name in now)
+
+    return overrides
 
 
 def _look(looks: tuple[Callable[[], Any], ...]) -> list[str]:
