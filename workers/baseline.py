@@ -6,7 +6,7 @@ the two times, which lay beside each other, and later ones need no compiler. Can
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from drkernel_q.speedup import Blocks, speedup_interval
 from drkernel_q.value import Value, content_hash
 from workers import timing
 from workers.side import CandidateSide, Version
-from workers.timing import Race
+from workers.timing import Lineup, Race
 
 
 class Ratio(Value):
@@ -82,18 +82,35 @@ class Remembered(NamedTuple):
         return self.folder / f"{content_hash('baseline', *self.key, side_name(*first), side_name(*other))}.json"
 
 
-def time_both(candidate: CandidateSide, versions: Sequence[Version], budget_s: float, known: Remembered) -> Race:
-    """Do what `workers.timing.time_both` does, but for compiled versions that are remembered; remember the others."""
+class Field(NamedTuple):
+    """Who is raced, and what the others are known to take."""
+
+    lineup: Lineup
+    versions: Sequence[Version]
+    """All that are asked for, the first of them raced in any case."""
+    found: Mapping[Version, Ratio]
+    """Compiled ones that are remembered."""
+
+
+def line_up(candidate: CandidateSide, versions: Sequence[Version], known: Remembered) -> Field:
+    """Do what `workers.timing.line_up` does, but for compiled versions that are remembered."""
     first, *others = versions
     compiled = [version for version in others if version[0] is not Baseline.EAGER]
     found = {version: ratio for version in compiled if (ratio := known.find(first, version)) is not None}
-    race = timing.time_both(candidate, [version for version in versions if version not in found], budget_s)
-    for version in compiled:
-        if version not in found:
-            known.keep(first, version, (race.blocks[side_name(*first)], race.blocks[side_name(*version)]))
-    rows = [*race.timing.baselines, *(_infer(race.timing.baselines[0], *item) for item in found.items())]
-    rows.sort(key=lambda row: versions.index((row.baseline, row.precision)))
-    return race._replace(timing=race.timing.model_copy(update={"baselines": tuple(rows)}))
+    lineup = timing.line_up(candidate, [version for version in versions if version not in found])
+    return Field(lineup, versions, found)
+
+
+def race(field: Field, budget_s: float, known: Remembered) -> Race:
+    """Do what `workers.timing.race` does, add what is remembered, and remember what was compiled."""
+    first, *others = field.versions
+    raced = timing.race(field.lineup, budget_s)
+    for version in others:
+        if version[0] is not Baseline.EAGER and version not in field.found:
+            known.keep(first, version, (raced.blocks[side_name(*first)], raced.blocks[side_name(*version)]))
+    rows = [*raced.timing.baselines, *(_infer(raced.timing.baselines[0], *item) for item in field.found.items())]
+    rows.sort(key=lambda row: field.versions.index((row.baseline, row.precision)))
+    return raced._replace(timing=raced.timing.model_copy(update={"baselines": tuple(rows)}))
 
 
 def _infer(first: BaselineTiming, version: Version, known: Ratio) -> BaselineTiming:

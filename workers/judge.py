@@ -31,7 +31,7 @@ from drkernel_q.evaluation import (
 )
 from drkernel_q.observation import Weight
 from workers import baseline, fault, hackcheck, profiling, timing, trial, weights
-from workers.baseline import Remembered
+from workers.baseline import Field, Remembered
 from workers.facts import Facts
 from workers.gate import Gate, OpenGate
 from workers.integrity import Finding
@@ -121,12 +121,14 @@ class Judge:
                 with self._stage("load_again"):
                     timed = self._settled(second)
                 timed_ends.callback(self._end, timed)
-                timed.remote.pause()
+                with self._candidate(timed), self._stage("line_up"):
+                    candidate, field = self._line_up(timed, reference, result)
+                    timed_ends.callback(self._put_away, candidate)
             self.spares.fill()
             with self._device(alone=True):
                 timed.remote.resume()
                 self.spares.wait_ready()
-                self._measure(timed, reference, result)
+                self._measure(candidate, field, result)
 
     def _reference(self) -> Reference:
         with self._stage("reference"):
@@ -211,24 +213,32 @@ class Judge:
                     weights.check_weights(session, reference, facts.hack_check)
         return result
 
-    def _measure(self, session: Session, reference: Reference, result: TrialResult) -> None:
-        """Timing and profile, in a second, fresh candidate process that knows nothing of the first."""
-        with self._candidate(session):
-            self.facts.raw["seeds"]["weights"].append(trial.build(session, reference))
-            candidate = CandidateSide(session, reference)
-            try:
-                if Stage.TIMING in self.protocol.stages:
-                    with self._stage("timing"):
-                        self._time(candidate, result)
-                if Stage.PROFILE in self.protocol.stages:
-                    with self._stage("profile"):
-                        self._profile(candidate)
-            finally:
-                candidate.close()
-                self.facts.raw["seeds"] |= candidate.seeds
+    def _line_up(
+        self, session: Session, reference: Reference, result: TrialResult
+    ) -> tuple[CandidateSide, Field | None]:
+        """Get a second, fresh candidate process, which knows nothing of the first, ready to be timed and profiled."""
+        self.facts.raw["seeds"]["weights"].append(trial.build(session, reference))
+        candidate = CandidateSide(session, reference)
+        if Stage.TIMING not in self.protocol.stages:
+            return candidate, None
+        return candidate, baseline.line_up(candidate, self._versions(result), self._known())
+
+    def _measure(self, candidate: CandidateSide, field: Field | None, result: TrialResult) -> None:
+        """Timing and profile."""
+        with self._candidate(candidate.session):
+            if field is not None:
+                with self._stage("timing"):
+                    self._time(field)
+            if Stage.PROFILE in self.protocol.stages:
+                with self._stage("profile"):
+                    self._profile(candidate)
             self._compare_processes(candidate, result)
         if self.facts.timing is not None:
-            self._compare_alone(session, reference, self.facts.timing)
+            self._compare_alone(candidate, self.facts.timing)
+
+    def _put_away(self, candidate: CandidateSide) -> None:
+        candidate.close()
+        self.facts.raw["seeds"] |= candidate.seeds
 
     def _versions(self, result: TrialResult) -> list[Version]:
         """Name what the candidate is compared with: baselines of its own class first where that is a lower one."""
@@ -236,8 +246,9 @@ class Judge:
         classes = [result.precision, asked] if result.precision.is_below(asked) else [asked]
         return [(baseline, precision) for precision in classes for baseline in self.protocol.baselines]
 
-    def _time(self, candidate: CandidateSide, result: TrialResult) -> None:
-        race = baseline.time_both(candidate, self._versions(result), self.protocol.timing_budget_s, self._known())
+    def _time(self, field: Field) -> None:
+        candidate = field.lineup.candidate
+        race = baseline.race(field, self.protocol.timing_budget_s, self._known())
         self.facts.timing = race.timing
         self.facts.durations_s |= race.durations_s
         least = trial.output_bytes(candidate.reference, candidate.expected_like)
@@ -254,7 +265,7 @@ class Judge:
         environment, mode = self.facts.environment, self.protocol.mode
         return Remembered.of(Path.home() / "baselines", self.request.problem, environment, mode)
 
-    def _compare_alone(self, session: Session, reference: Reference, measured: Timing) -> None:
+    def _compare_alone(self, candidate: CandidateSide, measured: Timing) -> None:
         """Say what the reference takes without the candidate: what slows it down would make a speedup.
 
         It is timed again, when the candidate is gone, unless it took as long as it is known to take.
@@ -263,9 +274,9 @@ class Judge:
         version = first.baseline, first.precision
         alone_ms = known.find_alone(version)
         if alone_ms is None or abs(measured.reference_ms / alone_ms - 1) > USUAL[self.device]:
-            session.close()
+            candidate.session.close()
             with self._stage("alone"):
-                alone_ms = timing.time_alone(reference, version)
+                alone_ms = timing.time_alone(candidate.reference, version)
             known.keep_alone(version, alone_ms)
         self.facts.timing = measured.model_copy(update={"reference_alone_ms": alone_ms})
 

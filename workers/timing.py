@@ -6,7 +6,7 @@ the reference.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +22,8 @@ from workers.stopwatch import Stopwatch
 #: Warm-up of each side, seconds and calls at least.
 WARM_UP_S = {"cuda": 0.03, "cpu": 0.0}
 WARM_UP_CALLS = {"cuda": 10, "cpu": 1}
+#: Calls of each side before the first block: other lanes may have had the device since they were warm.
+WAKING_CALLS = {"cuda": 3, "cpu": 0}
 #: Calls of the reference with no candidate around.
 ALONE_CALLS = 15
 
@@ -62,16 +64,39 @@ class Race(NamedTuple):
     """Seconds of the parts of it all."""
 
 
-def time_both(candidate: CandidateSide, versions: Sequence[Version], budget_s: float) -> Race:
-    """Time the candidate against every version, and hold its claims against the judge's own clock."""
-    reference = candidate.reference
-    began_s = time.perf_counter()
-    stopwatch = Stopwatch(reference.device)
-    references = {version: ReferenceSide(reference, version, stopwatch) for version in versions}
+class Lineup(NamedTuple):
+    """Both sides, warm and ready to be timed."""
+
+    candidate: CandidateSide
+    references: Mapping[Version, ReferenceSide]
+    stopwatch: Stopwatch
+    seconds_a_round: float
+    """By the judge's own clock: one call of every side, overhead included."""
+    seconds: float
+    """What it took."""
+
+
+def line_up(candidate: CandidateSide, versions: Sequence[Version]) -> Lineup:
+    """Make the sides of all versions and call every side until it is warm, which compiles what there is to compile."""
+    device, start = candidate.reference.device, time.perf_counter()
+    stopwatch = Stopwatch(device)
+    references = {version: ReferenceSide(candidate.reference, version, stopwatch) for version in versions}
     sides: list[Side] = [*references.values(), candidate]
-    counts = plan(reference.device, sum(_warm_up(side, reference.device) for side in sides), budget_s)
+    seconds_a_round = sum(_warm_up(side, device) for side in sides)
+    return Lineup(candidate, references, stopwatch, seconds_a_round, time.perf_counter() - start)
+
+
+def race(lineup: Lineup, budget_s: float) -> Race:
+    """Time the candidate against every version, and hold its claims against the judge's own clock."""
+    candidate, references, stopwatch = lineup.candidate, lineup.references, lineup.stopwatch
+    device = candidate.reference.device
+    began_s = time.perf_counter()
+    sides: list[Side] = [*references.values(), candidate]
+    for _ in range(WAKING_CALLS[device]):
+        for side in sides:
+            side.timed()
+    counts = plan(device, lineup.seconds_a_round, budget_s)
     candidate.warm = len(candidate.calls)
-    warm_s = time.perf_counter()
     times: dict[int, list[list[float]]] = {id(side): [] for side in sides}
     for block in range(counts.blocks):
         for side in sides if block % 2 == 0 else reversed(sides):
@@ -80,14 +105,14 @@ def time_both(candidate: CandidateSide, versions: Sequence[Version], budget_s: f
     own = times[id(candidate)]
     beside = {version: times[id(side)] for version, side in references.items()}
     timing = summarize(beside, own)
-    first = references[versions[0]]
+    first = next(iter(references.values()))
     late_ms = float(np.median([answer.late_ms for answer in candidate.calls])) - float(np.median(first.late_ms))
-    reading = clock.read_until_agreed(candidate, stopwatch, reference.device, timing.candidate_ms)
+    reading = clock.read_until_agreed(candidate, stopwatch, device, timing.candidate_ms)
     timing = timing.model_copy(update={"judge_ms": reading and reading.call_ms, "checked": candidate.recheck.count})
     blocks = {side_name(*version): side for version, side in beside.items()} | {"candidate": own}
     durations_s = {
-        "warm_up": warm_s - began_s,
-        "blocks": raced_s - warm_s,
+        "warm_up": lineup.seconds,
+        "blocks": raced_s - began_s,
         "clock": time.perf_counter() - raced_s,
     }
     return Race(timing, reading, late_ms, blocks, first.late_ms, durations_s)

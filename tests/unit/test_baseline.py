@@ -12,7 +12,7 @@ from drkernel_q.evaluation import Baseline
 from drkernel_q.problem import Problem
 from tests.values import an_environment
 from workers import timing
-from workers.baseline import Remembered, time_both
+from workers.baseline import Remembered, line_up, race
 from workers.side import CandidateSide, Version
 from workers.timing import Race, summarize
 
@@ -32,15 +32,23 @@ def raced(monkeypatch: pytest.MonkeyPatch) -> list[list[Version]]:
         noisy: list[list[float]] = (milliseconds * (1 + 0.002 * generator.standard_normal((6, 18)))).tolist()
         return noisy
 
-    def race(_: Any, versions: Sequence[Version], __: float) -> Race:
+    def lined_up(_: Any, versions: Sequence[Version]) -> Any:
         asked.append(list(versions))
+        return versions
+
+    def raced(versions: Any, _: float) -> Race:
         sides = {version: blocks(MS[version]) for version in versions}
         own = blocks(1.0)
         names = {version[0].value: side for version, side in sides.items()}
         return Race(summarize(sides, own), None, 0.0, names | {"candidate": own}, [], {})
 
-    monkeypatch.setattr(timing, "time_both", race)
+    monkeypatch.setattr(timing, "line_up", lined_up)
+    monkeypatch.setattr(timing, "race", raced)
     return asked
+
+
+def time_all(versions: Sequence[Version], known: Remembered) -> Race:
+    return race(line_up(CANDIDATE, versions, known), 1.0, known)
 
 
 def remembered(folder: Path, source: str = "x", **changes: str) -> Remembered:
@@ -51,7 +59,7 @@ def remembered(folder: Path, source: str = "x", **changes: str) -> Remembered:
 def test_a_compiled_baseline_is_timed_once(raced: list[list[Version]], tmp_path: Path) -> None:
     versions = [EAGER, TUNED, COMPILED]
     for _ in range(3):
-        rows = time_both(CANDIDATE, versions, 1.0, remembered(tmp_path)).timing.baselines
+        rows = time_all(versions, remembered(tmp_path)).timing.baselines
         assert [(row.baseline, row.precision) for row in rows] == versions
         for row, version in zip(rows, versions, strict=True):
             assert row.speedup == pytest.approx(MS[version], rel=0.005)
@@ -63,8 +71,8 @@ def test_a_compiled_baseline_is_timed_once(raced: list[list[Version]], tmp_path:
 
 def test_an_inferred_interval_is_wider_than_either(raced: list[list[Version]], tmp_path: Path) -> None:
     known = remembered(tmp_path)
-    time_both(CANDIDATE, [EAGER, COMPILED], 1.0, known)
-    eager, compiled = time_both(CANDIDATE, [EAGER, COMPILED], 1.0, known).timing.baselines
+    time_all([EAGER, COMPILED], known)
+    eager, compiled = time_all([EAGER, COMPILED], known).timing.baselines
     ratio = known.find(EAGER, COMPILED)
     assert ratio is not None
     assert raced[-1] == [EAGER]
@@ -91,9 +99,9 @@ def test_what_decides_a_baseline_is_in_its_key(tmp_path: Path) -> None:
 
 def test_a_broken_file_is_measured_again(raced: list[list[Version]], tmp_path: Path) -> None:
     known = remembered(tmp_path)
-    time_both(CANDIDATE, [EAGER, COMPILED], 1.0, known)
+    time_all([EAGER, COMPILED], known)
     for path in tmp_path.iterdir():
         path.write_text("{")
-    time_both(CANDIDATE, [EAGER, COMPILED], 1.0, known)
+    time_all([EAGER, COMPILED], known)
     assert raced == [[EAGER, COMPILED]] * 2
     assert known.find(EAGER, COMPILED) is not None
