@@ -5,7 +5,7 @@ minute and can lose an element; so nothing here relies on a default.
 """
 
 from typing import Any
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 from redis import Redis
 from redis import asyncio as aioredis
@@ -35,10 +35,19 @@ def broker_url(broker: Settings | str) -> str:
         NoBroker: the settings name none.
     """
     if isinstance(broker, str):
-        return broker
+        return _with_check(broker)
     if broker.broker_url is None:
         raise NoBroker("No broker is named; set DRKQ_BROKER_URL.")
-    return broker.broker_url.get_secret_value()
+    return _with_check(broker.broker_url.get_secret_value())
+
+
+def _with_check(url: str) -> str:
+    """Have the certificate of a broker checked unless the URL says otherwise; kombu alone would take any."""
+    parts = urlsplit(url)
+    if parts.scheme != "rediss" or "ssl_cert_reqs" in dict(parse_qsl(parts.query)):
+        return url
+    query = "&".join(filter(None, (parts.query, "ssl_cert_reqs=required")))
+    return urlunsplit(parts._replace(query=query))
 
 
 def connect(broker: Settings | str, *, retries: int = 20) -> Redis:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kombu.exceptions import OperationalError
 from redis import asyncio as aioredis
 from redis.exceptions import RedisError
 
@@ -22,7 +23,7 @@ from drkernel_q.evaluation import Evaluation, EvaluationRequest, Integrity, Outc
 from drkernel_q.queue import keys
 from drkernel_q.queue.app import EVALUATE, celery_app
 from drkernel_q.queue.client import EvaluationQueue
-from drkernel_q.queue.connection import connect_async
+from drkernel_q.queue.connection import connect, connect_async
 from drkernel_q.queue.ledger import MAX_DEATHS, MAX_RETRIES
 from drkernel_q.queue.message import list_keys, message
 from drkernel_q.queue.watch import Patience
@@ -320,6 +321,11 @@ async def test_over_tls(start_worker: StartWorker, unused_tcp_port: int, tmp_pat
         start_worker(broker)
         async with EvaluationQueue(broker.url) as queue:
             assert (await queue.evaluate(echo_request("sealed"))).stdout == "sealed"
+        # A certificate of an authority that nobody knows, and a URL that says nothing about it.
+        unknown = broker.url.partition("?")[0]
+        for connecting in (connect(unknown, retries=0).ping, celery_app(unknown).connection_for_write().connect):
+            with pytest.raises((RedisError, OperationalError), match="CERTIFICATE_VERIFY_FAILED"):
+                connecting()
 
 
 async def test_a_user_with_few_rights_is_enough(start_worker: StartWorker) -> None:
