@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,12 +11,16 @@ from pathlib import Path
 
 import pytest
 
+from drkernel_q.evaluation import EvaluationRequest, Outcome, Protocol, Reply, Stage
+from drkernel_q.kernel import Kernel
+from drkernel_q.problem import Problem
 from drkernel_q.queue import keys
 from drkernel_q.queue.client import EvaluationQueue
 from drkernel_q.queue.registry import workers
 from drkernel_q.queue.watch import Patience
 from drkernel_q.store import Store
 from tests.hosts import Host, network, spaces
+from tests.need import ROOT
 from tests.queue.chaos import drain, each_once
 from tests.queue.conftest import WORKER, Broker, kill_tree, own_broker, wait_until
 from tests.queue.requests import echo_request
@@ -106,3 +111,46 @@ async def test_a_host_that_vanishes_and_one_that_restarts_cost_nothing(sqlite_te
             assert client.xlen(keys.RESULTS_DEAD) == 0
         assert [process.wait(20) for process in leaving.values()] == [0] * len(DEVICES)
     assert not spaces()
+
+
+@pytest.mark.chaos
+@pytest.mark.timeout(600)
+async def test_real_workers_on_three_hosts(tmp_path: Path) -> None:
+    """The same with `drkq worker` on the cpu device: real judges, one host cut off for good, the others drained."""
+    command = [sys.executable, "-m", "drkernel_q", "worker"]
+    problem = Problem(name="softmax", source=(ROOT / "drkernel_q/problems/level1/softmax.py").read_text())
+    source = (ROOT / "examples/softmax.py").read_text()
+    protocol = Protocol(stages=(Stage.CORRECTNESS,), trials=1)
+    requests = [
+        EvaluationRequest(
+            id=f"{number:032x}",
+            problem=problem,
+            kernel=Kernel(source=f"{source}# {number}\n"),
+            protocol=protocol,
+            submitted_at="2026-01-01T00:00:00+00:00",
+        )
+        for number in range(30)
+    ]
+    with site(tmp_path / "workers.log") as (here, hosts):
+        for host in hosts:
+            for device in DEVICES:
+                environment = {"DRKQ_BROKER_URL": here.url, "DRKQ_STATE_DIR": str(tmp_path / host.name)}
+                environment |= {"DRKQ_LOCK_DIR": str(tmp_path / f"{host.name}-locks"), "DRKQ_LANES": "1"}
+                with here.log.open("ab") as log:
+                    here.running[f"{host.name}-{device}"] = host.start([*command, "--device", device], environment, log)
+        await asyncio.to_thread(wait_until, lambda: here.serving().total() == 6, "six workers serve", None, 240)
+        async with EvaluationQueue(here.broker.url, patience=EAGER) as queue:
+            handles = [await queue.submit(request) for request in requests]
+            await handles[4].reply(200)
+            hosts[0].cut()
+            replies = [await handle.reply(300) for handle in handles]
+        outcomes = Counter(reply.evaluation.outcome for reply in replies if reply.evaluation)
+        assert outcomes == {Outcome.CORRECT: len(requests)}
+        assert len({reply.worker.split("-")[0] for reply in replies}) == len(hosts)
+        leaving = here.of(hosts[1]) | here.of(hosts[2])
+        for process in leaving.values():
+            process.terminate()
+        assert [await asyncio.to_thread(process.wait, 60) for process in leaving.values()] == [0] * 4
+        with here.broker.client() as client:
+            ids = [Reply.model_validate_json(fields["reply"]).id for _, fields in client.xrange(keys.RESULTS)]
+        assert sorted(ids) == sorted(request.id for request in requests)
