@@ -85,6 +85,8 @@ class Settings(BaseSettings):
     """Where the device locks live; the same for every user and container of a machine."""
     gateway_tokens: Path | None = None
     """File of the tokens that `drkq serve` lets in, NAME TOKEN [RIGHTS] a line."""
+    gateway_name: str = "gateway"
+    """Under which name it keeps what it has accepted; each of several gateways needs one of its own."""
     gateway_token: SecretStr | None = None
     """Or the only token that it lets in, with every right."""
     debug: bool = False

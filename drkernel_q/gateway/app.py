@@ -19,7 +19,9 @@ from drkernel_q.gateway.counter import RETRY_AFTER_S, Counter
 from drkernel_q.gateway.door import Door
 from drkernel_q.gateway.limits import Limits
 from drkernel_q.gateway.metrics import Metrics, replied
+from drkernel_q.gateway.promises import Promises
 from drkernel_q.queue.client import EvaluationQueue
+from drkernel_q.queue.connection import connect_async
 from drkernel_q.settings import Settings
 from drkernel_q.store import Store
 from drkernel_q.value import Value
@@ -69,10 +71,14 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        async with EvaluationQueue(broker, archive=store, recorded=settings.recorded) as queue:
-            counter = Counter(queue, limits, partial(replied, metrics))
+        async with (
+            connect_async(broker) as redis,
+            EvaluationQueue(broker, archive=store, recorded=settings.recorded, returns=True) as queue,
+        ):
+            promises = Promises(redis, settings.gateway_name)
+            counter = Counter(queue, promises, limits, partial(replied, metrics))
             app.state.gateway = Gateway(settings, limits, counter, store, metrics)
-            async with counter.running():
+            async with promises.running(), counter.running():
                 yield
 
     app = FastAPI(

@@ -5,8 +5,9 @@ import logging
 import time
 from collections import Counter as Tally
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 
 from fastapi import HTTPException, status
 
@@ -15,8 +16,11 @@ from drkernel_q.evaluation import EvaluationRequest, Reply
 from drkernel_q.gateway.access import Client
 from drkernel_q.gateway.limits import Limits
 from drkernel_q.gateway.line import Line
+from drkernel_q.gateway.promises import Promises
 from drkernel_q.gateway.submission import Submission, order_digest
 from drkernel_q.queue.client import EvaluationQueue
+from drkernel_q.queue.handle import Handle
+from drkernel_q.queue.registry import WorkerCard
 from drkernel_q.queue.routing import check_device, route, why_not
 
 log = logging.getLogger(__name__)
@@ -24,6 +28,10 @@ log = logging.getLogger(__name__)
 #: Pauses between tries while the broker or the last worker is away: the first, doubled up to the last.
 FIRST_PAUSE_S = 0.5
 LAST_PAUSE_S = 10.0
+#: Longest wait for the broker's answer while a client waits for the gateway's, seconds.
+BROKER_S = 2.0
+#: How long the messages that are being sent may take when the gateway ends, seconds.
+END_S = 2.0
 #: When to come again, as told to whoever is refused, seconds.
 RETRY_AFTER_S = 5
 
@@ -31,9 +39,12 @@ RETRY_AFTER_S = 5
 class Counter:
     """Every submission of this process, from its order to the end of the time that its reply is kept."""
 
-    def __init__(self, queue: EvaluationQueue, limits: Limits, told: Callable[[Submission, Reply], None]) -> None:
+    def __init__(
+        self, queue: EvaluationQueue, promises: Promises, limits: Limits, told: Callable[[Submission, Reply], None]
+    ) -> None:
         """Serve through `queue`; `told` hears of every reply."""
         self.queue = queue
+        self._promises = promises
         self.limits = limits
         self.line = Line()
         self.in_flight = 0
@@ -52,10 +63,13 @@ class Counter:
         self._arrived = asyncio.Event()
         self._freed = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._sending: set[asyncio.Task[Handle]] = set()
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
-        """Send what arrives to the queue for the length of the block."""
+        """Send what arrives to the queue for the length of the block, and first what was promised before."""
+        for promise in await self._promises.left():
+            self._add(Submission(promise.client, promise.request, promise.device))
         dispatcher = asyncio.create_task(self._dispatch())
         try:
             yield
@@ -65,6 +79,31 @@ class Counter:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            if self._sending:
+                await asyncio.wait(self._sending, timeout=END_S)
+
+    async def cards(self) -> Sequence[WorkerCard]:
+        """List the live workers; unlike the queue, this does not wait for a broker to come back.
+
+        Raises:
+            NoBroker: it does not answer.
+        """
+        with _soon():
+            async with asyncio.timeout(BROKER_S):
+                return await self.queue.workers()
+
+    async def known_cards(self) -> Sequence[WorkerCard]:
+        """List the live workers, or none if the broker is away."""
+        try:
+            return await self.cards()
+        except NoBroker:
+            return ()
+
+    async def depth(self, queue: str) -> int:
+        """Count the messages in a queue of the broker's; raises what `cards` raises."""
+        with _soon():
+            async with asyncio.timeout(BROKER_S):
+                return await self.queue.depth(queue)
 
     def get(self, request_id: str | None) -> Submission | None:
         """Find a submission, whosever it is."""
@@ -88,7 +127,7 @@ class Counter:
             NoWorker: nobody serves it.
         """
         check_device(device)
-        cards = await self.queue.workers()
+        cards = await self.cards()
         if route(cards, device) is None:
             raise NoWorker(why_not(cards, device))
         self._forget()
@@ -102,6 +141,13 @@ class Counter:
         self._check_room(client, list(new.values()))
         for submission in new.values():
             self._add(submission)
+        try:
+            await self._promises.keep(list(new.values()))
+        except BaseException:
+            for submission in new.values():
+                self.cancel(submission)
+                self.forget(submission)
+            raise
         return [self._submissions[request.id] for request in requests]
 
     def cancel(self, submission: Submission) -> None:
@@ -144,6 +190,7 @@ class Counter:
         if submission.settled:
             return
         submission.settled = True
+        self._promises.fulfil(submission)
         self.finished += 1
         self.open[submission.client] -= 1
         if not self.open[submission.client]:
@@ -177,31 +224,35 @@ class Counter:
             task = asyncio.create_task(self._carry(submission))
             self._tasks.add(task)
             self.in_flight += 1
-            task.add_done_callback(self._carried)
+            task.add_done_callback(partial(self._carried, submission))
 
-    def _carried(self, task: asyncio.Task[None]) -> None:
+    def _send(self, request: EvaluationRequest, device: str) -> asyncio.Task[Handle]:
+        task = asyncio.create_task(self.queue.submit(request, device=device))
+        self._sending.add(task)
+        task.add_done_callback(self._sending.discard)
+        return task
+
+    def _carried(self, submission: Submission, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self.in_flight -= 1
         self._freed.set()
+        # One that was given up because the gateway ends is taken up again when it starts.
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("%s: %r", submission.id, error)
+            submission.fail(InfrastructureFailure(f"The gateway failed: {error!r}."))
+            self._settle(submission)
 
     async def _most_in_flight(self) -> int:
-        try:
-            cards = await self.queue.workers()
-        except DrkqError:
-            return self.limits.in_flight
-        able = sum(card.accepts for card in cards)
+        able = sum(card.accepts for card in await self.known_cards())
         return max(self.limits.in_flight, self.limits.in_flight_a_worker * able)
 
     async def _carry(self, submission: Submission) -> None:
-        """Have one submission judged; whatever happens, it has a reply in the end."""
+        """Have one submission judged."""
         try:
             submission.finish(await self._reply(submission))
         except DrkqError as error:
             submission.fail(error)
-        finally:
-            if not submission.done:
-                submission.fail(InfrastructureFailure("The gateway stopped while this evaluation was under way."))
-            self._settle(submission)
+        self._settle(submission)
 
     async def _reply(self, submission: Submission) -> Reply:
         give_up_at, pause_s = time.monotonic() + self.limits.give_up_s, FIRST_PAUSE_S
@@ -209,10 +260,14 @@ class Counter:
         assert request is not None
         while True:
             try:
-                handle = await self.queue.submit(request, device=submission.device)
+                # Shielded, and not awaited by its handle: both would cancel the evaluation when the gateway ends.
+                handle = await asyncio.shield(self._send(request, submission.device))
                 submission.send(handle)
                 if submission.cancelled:
                     handle.cancel()
+                arrived = asyncio.Event()
+                handle.add_done_callback(lambda _: arrived.set())  # noqa: B023 - called before the next turn
+                await arrived.wait()
                 return await handle.reply()
             except (NoBroker, NoWorker) as error:
                 if time.monotonic() > give_up_at or submission.cancelled:
@@ -220,6 +275,15 @@ class Counter:
                 log.warning("%s is tried again: %s", submission.id, error)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, LAST_PAUSE_S)
+
+
+@contextmanager
+def _soon() -> Iterator[None]:
+    """Say of what took too long that the broker does not answer."""
+    try:
+        yield
+    except TimeoutError as error:
+        raise NoBroker("The broker does not answer.") from error
 
 
 def refused(code: int, detail: str, retry_after_s: float = RETRY_AFTER_S) -> HTTPException:

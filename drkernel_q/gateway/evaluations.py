@@ -168,7 +168,7 @@ async def _wait(gateway: Gateway, submissions: Sequence[Submission], wait_s: flo
 
 
 async def _answer(gateway: Gateway, submission: Submission, *, accepted: bool = False) -> Response:
-    view = submission.view(await gateway.counter.queue.workers())
+    view = submission.view(await gateway.counter.known_cards())
     response = _json(view)
     response.headers["Location"] = f"/v1/evaluations/{submission.id}"
     if accepted and not submission.done:
@@ -177,7 +177,7 @@ async def _answer(gateway: Gateway, submission: Submission, *, accepted: bool = 
 
 
 async def _answer_all(gateway: Gateway, submissions: Sequence[Submission], *, accepted: bool = False) -> Response:
-    cards = await gateway.counter.queue.workers()
+    cards = await gateway.counter.known_cards()
     response = _json(BatchView(evaluations=tuple(each.view(cards) for each in submissions)))
     if accepted and not all(each.done for each in submissions):
         response.status_code = status.HTTP_202_ACCEPTED
@@ -199,7 +199,7 @@ async def _events(gateway: Gateway, submissions: Sequence[Submission]) -> AsyncI
     told: dict[str, str] = {}
     left = list(submissions)
     while left and not gateway.counter.closing.is_set():
-        cards = await gateway.counter.queue.workers()
+        cards = await gateway.counter.known_cards()
         for submission in left:
             view = submission.view(cards)
             if told.get(view.id) != view.state:

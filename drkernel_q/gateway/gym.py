@@ -104,7 +104,7 @@ async def evaluate(task: GymTask, client: Submitter, request: Request) -> GymRes
     if _is_unfounded(submission):
         gateway.beginnings.begin_anew(client, task.task_id)
         raise refused(status.HTTP_503_SERVICE_UNAVAILABLE, _reason(submission))
-    view = submission.view(await gateway.counter.queue.workers())
+    view = submission.view(await gateway.counter.known_cards())
     return result_of(task.task_id, view, verbose=task.verbose_errors is not False)
 
 
@@ -114,7 +114,7 @@ async def evaluate_batch(batch: GymBatch, client: Submitter, request: Request) -
     gateway = here(request)
     submissions = await _accept(gateway, client, batch.tasks)
     await gateway.unless_closing(_all_done(submissions, gateway.limits.kernelgym_wait_s))
-    cards = await gateway.counter.queue.workers()
+    cards = await gateway.counter.known_cards()
     results = tuple(
         result_of(task.task_id, submission.view(cards))
         for task, submission in zip(batch.tasks, submissions, strict=True)
@@ -164,7 +164,7 @@ async def health(_: Reader, request: Request) -> GymHealth:
     """Say how the service is."""
     gateway = here(request)
     counter = gateway.counter
-    cards = await counter.queue.workers()
+    cards = await counter.cards()
     waiting = len(counter.line)
     return GymHealth(
         status="healthy" if any(card.accepts for card in cards) else "unhealthy",
@@ -206,7 +206,7 @@ async def _find(gateway: Gateway, client: Client, task_id: str) -> SubmissionVie
     submission = gateway.counter.find(client, request_id)
     if submission is None:
         return await gateway.stored(client, request_id)
-    return submission.view(await gateway.counter.queue.workers())
+    return submission.view(await gateway.counter.known_cards())
 
 
 async def _all_done(submissions: Sequence[Submission], timeout_s: float) -> bool:

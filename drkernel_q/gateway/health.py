@@ -29,7 +29,7 @@ async def ready(request: Request, response: Response) -> Readiness:
     counter = here(request).counter
     reason = None
     try:
-        if not any(card.accepts for card in await counter.queue.workers()):
+        if not any(card.accepts for card in await counter.cards()):
             reason = "No worker accepts requests."
     except DrkqError as error:
         reason = str(error)

@@ -172,7 +172,7 @@ async def _look(counter: Counter) -> _Snapshot:
     up, cards, queues = 1, await _cards(counter), dict[str, int]()
     try:
         for queue in sorted({queue for card in cards or () for queue in card.queues if queue.startswith("eval.")}):
-            queues[queue] = await counter.queue.depth(queue)
+            queues[queue] = await counter.depth(queue)
     except DrkqError:
         up = 0
     if cards is None:
@@ -183,7 +183,7 @@ async def _look(counter: Counter) -> _Snapshot:
 
 async def _cards(counter: Counter) -> Sequence[WorkerCard] | None:
     try:
-        return await counter.queue.workers()
+        return await counter.cards()
     except DrkqError:
         return None
 

@@ -4,6 +4,7 @@ import asyncio
 import ipaddress
 import logging
 import resource
+import signal
 from collections.abc import Callable
 from types import FrameType
 
@@ -27,9 +28,10 @@ class Server(uvicorn.Server):
     """Tells the application of the end before it waits for the connections, which might wait for something."""
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """End on a signal."""
+        """End on a signal, at once on a second Ctrl-C; uvicorn's own way would end the process by the signal."""
         self._tell()
-        super().handle_exit(sig, frame)
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True
 
     def end(self) -> None:
         """End, asked from another thread."""

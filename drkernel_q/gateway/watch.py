@@ -110,11 +110,11 @@ class TrajectoryView(Value):
 async def overview(_: Reader, request: Request) -> Overview:
     """Say what happens now: devices and what each is at, and what waits where."""
     counter = here(request).counter
-    cards = await counter.queue.workers()
+    cards = await counter.cards()
     queues = sorted({queue for card in cards for queue in card.queues if queue.startswith("eval.")})
     return Overview(
         devices=tuple(_device(here(request), card) for card in cards),
-        queues={queue: await counter.queue.depth(queue) for queue in queues},
+        queues={queue: await counter.depth(queue) for queue in queues},
         waiting=counter.line.waiting(),
         clients=dict(counter.open.most_common(50)),
         in_flight=counter.in_flight,
@@ -126,7 +126,7 @@ async def overview(_: Reader, request: Request) -> Overview:
 async def errors(_: Reader, request: Request, limit: Limit = 20) -> Errors:
     """List devices that are out of service, and what failed for reasons that are not the kernel's."""
     gateway = here(request)
-    cards = await gateway.counter.queue.workers()
+    cards = await gateway.counter.cards()
     return Errors(
         quarantined=tuple(card for card in cards if card.state == "quarantined"),
         failures=tuple(await gateway.reading.rows("infrastructure-failures", limit=limit)),

@@ -56,15 +56,18 @@ class EvaluationQueue:
         recorded: str | None = None,
         patience: Patience = Patience(),  # noqa: B008 - frozen
         max_depth: int = MAX_DEPTH,
+        returns: bool = False,
     ) -> None:
         """Name the broker, by settings or by URL; nothing is sent before `async with`.
 
         An archive, the store, knows replies that the broker has forgotten. Facts in it that were recorded on devices
-        of the kind `recorded` answer whatever device is asked for (docs/decisions/0012).
+        of the kind `recorded` answer whatever device is asked for (docs/decisions/0012). Who `returns` for what is
+        still pending at the end does not cancel it then, and submits it again later.
         """
         self._url = broker_url(broker)
         self._patience = patience
         self._max_depth = max_depth
+        self._returns = returns
         self._stream = keys.reply_stream(uuid.uuid4().hex)
         self._app = celery_app(self._url)
         self._redis = connect_async(self._url)
@@ -122,9 +125,10 @@ class EvaluationQueue:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Cancel what is still pending, and disconnect."""
-        for pending in self._pending:
-            self._cancel(pending)
+        """Cancel what is still pending, unless it will be asked for again, and disconnect."""
+        if not self._returns:
+            for pending in self._pending:
+                self._cancel(pending)
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 await self._publisher.drain()

@@ -27,6 +27,11 @@ def reply_stream(client_id: str) -> str:
     return f"drkq:reply:{client_id}"
 
 
+def promises(gateway: str) -> str:
+    """Hash of the orders that a gateway accepted and has no reply to: id to the order, JSON."""
+    return f"drkq:promises:{gateway}"
+
+
 def result(request_id: str) -> str:
     """The reply of a finished request, JSON, for as long as `drkernel_q.queue.ledger.RESULT_TTL_S`."""
     return f"drkq:r:{request_id}"
