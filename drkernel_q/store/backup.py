@@ -10,10 +10,24 @@ import sqlite3
 import tempfile
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
-from sqlalchemy import Connection, MetaData, Table, func, insert, select, text
-from sqlalchemy.types import TypeDecorator
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Connection,
+    MetaData,
+    Table,
+    Text,
+    cast,
+    func,
+    insert,
+    select,
+    text,
+    type_coerce,
+)
+from sqlalchemy.types import TypeDecorator, UserDefinedType
 
 from drkernel_q.errors import BadInput, NoStore, OutdatedStore
 from drkernel_q.store import engine, schema
@@ -72,6 +86,11 @@ def restore(source: Path, store: Store) -> dict[str, int]:
             if not known:
                 raise BadInput(f"{source} is no backup of drkq: it has no tables of drkq.")
             backup.upgrade()
+            if store.path is not None and not store.path.exists():
+                rows = backup.status().rows
+                _vacuum(Path(copied), store.path)
+                store.upgrade()
+                return rows
             store.upgrade()
             filled = {name: count for name, count in store.status().rows.items() if count}
             if filled:
@@ -117,7 +136,7 @@ def _copy(source: Store, target: Store) -> dict[str, int]:
             if postgres:
                 here.execute(text(f"ALTER TABLE {_LATE_KEY[0]} DROP CONSTRAINT {_LATE_KEY[1]}"))
             for table in Row.metadata.sorted_tables:
-                counts[table.name] = _copy_table(_plain(table), there, here)
+                counts[table.name] = _copy_table(table, there, here)
             if postgres:
                 table_name, name, column, referred = _LATE_KEY
                 key = f"ADD CONSTRAINT {name} FOREIGN KEY ({column}) REFERENCES {referred}"
@@ -132,19 +151,39 @@ def _copy(source: Store, target: Store) -> dict[str, int]:
 
 def _copy_table(table: Table, there: Connection, here: Connection) -> int:
     count = 0
-    found = there.execution_options(yield_per=_BATCH).execute(select(table))
+    found = there.execution_options(yield_per=_BATCH).execute(select(_plain(table, there)))
+    into = insert(_plain(table, here))
     for batch in found.mappings().partitions():
-        here.execute(insert(table), [dict(row) for row in batch])
+        here.execute(into, [dict(row) for row in batch])
         count += len(batch)
     return count
 
 
-def _plain(table: Table) -> Table:
-    """Describe a table whose texts and packed numbers are taken as they lie; only JSON and times differ by database."""
+class _JsonbAsText(UserDefinedType[str]):
+    """PostgreSQL's JSONB, read and written as text."""
+
+    def get_col_spec(self, **_: Any) -> str:
+        """Name it to the database."""
+        return "JSONB"
+
+    def bind_expression(self, bindvalue: BindParameter[str]) -> ColumnElement[str]:
+        """Have the database read the text."""
+        return cast(type_coerce(bindvalue, Text()), self)
+
+    def column_expression(self, column: ColumnElement[str]) -> ColumnElement[str]:
+        """Have the database write it as text."""
+        return cast(column, Text)
+
+
+def _plain(table: Table, connection: Connection) -> Table:
+    """Describe a table whose columns are taken as they lie: texts escaped, numbers packed, documents as text."""
+    json = _JsonbAsText() if connection.dialect.name == "postgresql" else Text()
     plain = table.to_metadata(MetaData(naming_convention=NAMING))
     for column in plain.columns:
         kind = column.type
-        if isinstance(kind, TypeDecorator) and not isinstance(kind, SafeJson | UtcDateTime):
+        if isinstance(kind, SafeJson):
+            column.type = json
+        elif isinstance(kind, TypeDecorator) and not isinstance(kind, UtcDateTime):
             column.type = kind.impl_instance
     return plain
 
