@@ -7,6 +7,7 @@ import click
 
 if TYPE_CHECKING:
     from drkernel_q.gateway.access import Tokens
+    from drkernel_q.gateway.limits import Limits
     from drkernel_q.settings import Settings
 
 
@@ -38,32 +39,39 @@ def command(host: str, port: int, tokens: Path | None, device: str | None, limit
     Exit codes:
       0 ended by SIGTERM or Ctrl-C   69 no broker, worker or store   78 a setting is wrong
     """  # noqa: D301 - click wants the backspace character itself
+    from drkernel_q.gateway.access import check_host
+    from drkernel_q.gateway.limits import read_limits
+    from drkernel_q.settings import load_settings
+
+    settings = load_settings(device=device, gateway_tokens=tokens)
+    known, bounds = _tokens(settings), read_limits(limits)
+    check_host(host, known)
+    _serve(settings, known, bounds, host, port)
+
+
+def _serve(settings: "Settings", tokens: "Tokens | None", limits: "Limits", host: str, port: int) -> None:
+    """Serve until the end; imports what takes long only when everything that was asked for makes sense."""
     try:
         from drkernel_q.gateway.app import create_app
-        from drkernel_q.gateway.server import check_host, serve
+        from drkernel_q.gateway.server import serve
     except ModuleNotFoundError as error:
         from drkernel_q.errors import MissingExtra
 
         raise MissingExtra(f"`drkq serve` needs {error.name}; add it with `pip install 'drkq[gateway]'`.") from error
     from drkernel_q.cli.output import progress, say
     from drkernel_q.gateway.journal import keep_journal
-    from drkernel_q.gateway.limits import read_limits
     from drkernel_q.local import join
-    from drkernel_q.settings import load_settings
     from drkernel_q.store import Store
 
     keep_journal()
-    settings = load_settings(device=device, gateway_tokens=tokens)
-    known, bounds = _tokens(settings), read_limits(limits)
-    check_host(host, known)
     with (
         progress("Starting") as tell,
         join(settings, [settings.device], tell) as url,
         Store.open(settings.store) as store,
     ):
         store.check()
-        app = create_app(settings, url, store, tokens=known, limits=bounds)
-        serve(app, host, port, bounds, lambda where: say(f"Serving on {where}."))
+        app = create_app(settings, url, store, tokens=tokens, limits=limits)
+        serve(app, host, port, limits, lambda where: say(f"Serving on {where}."))
 
 
 def _tokens(settings: "Settings") -> "Tokens | None":

@@ -9,6 +9,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+import ipaddress
 import logging
 import re
 import secrets
@@ -110,6 +111,19 @@ class Tokens:
         return hmac.digest(self._key, hashed, "sha256")
 
 
+def check_host(host: str, tokens: Tokens | None) -> None:
+    """Refuse to listen beyond this machine without tokens.
+
+    Raises:
+        BadSettings: it would.
+    """
+    if tokens is None and not _is_loopback(host):
+        raise BadSettings(
+            f"Whoever reaches {host} could run code on the workers: name a file of tokens by --tokens, or listen on "
+            "127.0.0.1."
+        )
+
+
 def _parse(path: Path) -> dict[bytes, Client]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
@@ -170,3 +184,10 @@ def _changed_at(path: Path | None) -> tuple[int, int] | None:
     except OSError:
         return None
     return None if status is None else (status.st_mtime_ns, status.st_size)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"

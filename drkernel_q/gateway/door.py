@@ -26,6 +26,8 @@ PUBLIC = re.compile(r"/|/livez|/readyz|/openapi\.json|/page/.*")
 BATCHES = re.compile(r".*/(batches|batch)")
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _LOOPBACK = re.compile(r"(localhost|127\.0\.0\.1|\[::1\])(:\d+)?")
+#: When to come again where too much is open, seconds.
+RETRY_AFTER_S = 5
 #: Requests with a wrong token, of one address.
 _WRONG_PER_S, _WRONG_BURST = 1.0, 20
 
@@ -51,6 +53,7 @@ class Door:
         self._rate = Rate(limits.rate_per_s, limits.burst)
         self._wrong = Rate(_WRONG_PER_S, _WRONG_BURST)
         self._reading_bytes = 0
+        self._open = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -61,6 +64,7 @@ class Door:
         given = headers.get("x-request-id", "")
         request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
         visit = _Visit(scope, send, request_id)
+        self._open += 1
         try:
             client = self._client(scope, headers)
             scope["state"] |= {"client": client, "request_id": request_id}
@@ -69,6 +73,7 @@ class Door:
         except _Refused as refusal:
             await visit.refuse(refusal)
         finally:
+            self._open -= 1
             self._observe(scope, visit.code, visit.seconds)
             visit.log()
 
@@ -79,6 +84,12 @@ class Door:
             raise _Refused(HTTPStatus.MISDIRECTED_REQUEST, "Without tokens this gateway answers to localhost alone.")
         if PUBLIC.fullmatch(scope["path"]):
             return None
+        if self._open > self._limits.connections:
+            raise _Refused(
+                HTTPStatus.SERVICE_UNAVAILABLE,
+                f"The gateway is full: {self._open} requests are open.",
+                retry_after=_whole(RETRY_AFTER_S),
+            )
         client = self._known(scope, headers)
         if (wait_s := self._rate.wait_s(client.name)) > 0:
             raise _Refused(

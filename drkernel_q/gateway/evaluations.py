@@ -13,7 +13,7 @@ from pydantic import Field
 from drkernel_q.gateway.access import Client
 from drkernel_q.gateway.context import Gateway, Owner, Submitter, here, not_found
 from drkernel_q.gateway.order import Identity, Order
-from drkernel_q.gateway.submission import Submission, SubmissionView
+from drkernel_q.gateway.submission import Submission, SubmissionView, change
 from drkernel_q.queue.routing import AUTO
 from drkernel_q.value import Value
 
@@ -59,10 +59,11 @@ async def list_evaluations(
     open_only: Annotated[bool, Query(alias="open", description="Only those without a reply.")] = True,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> Response:
-    """List your own evaluations that the gateway knows, oldest first."""
+    """List your own evaluations that the gateway knows, oldest first, without their replies."""
     gateway = here(request)
     found = [each for each in gateway.counter.of(client) if not (open_only and each.done)][:limit]
-    return await _answer_all(gateway, found)
+    cards = await gateway.counter.known_cards()
+    return _json(BatchView(evaluations=tuple(each.view(cards, whole=False) for each in found)))
 
 
 @router.get("/evaluations/{id}", response_model=SubmissionView)
@@ -206,16 +207,5 @@ async def _events(gateway: Gateway, submissions: Sequence[Submission]) -> AsyncI
                 told[view.id] = view.state
                 yield f"event: state\nid: {uuid.uuid4().hex}\ndata: {view.model_dump_json()}\n\n"
         left = [each for each in left if not each.done]
-        if left and not await gateway.unless_closing(_first_change(left)):
+        if left and not await gateway.unless_closing(change(left, HEARTBEAT_S)):
             yield ": still here\n\n"
-
-
-async def _first_change(submissions: Sequence[Submission]) -> bool:
-    """Wait until one of several changes."""
-    tasks = [asyncio.create_task(each.change(HEARTBEAT_S)) for each in submissions]
-    try:
-        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        return any(task.result() for task in done)
-    finally:
-        for task in tasks:
-            task.cancel()

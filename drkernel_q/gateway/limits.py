@@ -43,7 +43,7 @@ class Limits(Value):
     reading_bytes: _Count = 64 * 2**20
     """Bodies that are being read, together; beyond, 503."""
     connections: _Count = 4_096
-    """Open connections; beyond, 503."""
+    """Requests that are open at once, those that wait among them; beyond, 503."""
     rate_per_s: _Seconds = 50.0
     """Requests of one client a second, on average; beyond, 429."""
     burst: _Count = 200

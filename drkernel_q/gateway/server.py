@@ -1,7 +1,6 @@
 """The server: uvicorn around the application, ending as it should."""
 
 import asyncio
-import ipaddress
 import logging
 import resource
 import signal
@@ -12,7 +11,6 @@ import uvicorn
 from fastapi import FastAPI
 
 from drkernel_q.errors import BadSettings
-from drkernel_q.gateway.access import Tokens
 from drkernel_q.gateway.context import Gateway
 from drkernel_q.gateway.limits import Limits
 
@@ -56,24 +54,12 @@ def configuration(app: FastAPI, host: str, port: int, limits: Limits) -> uvicorn
         log_config=None,
         access_log=False,
         server_header=False,
-        limit_concurrency=limits.connections,
+        # The door refuses in words what is beyond the limit; this is for what does not even ask for something.
+        limit_concurrency=2 * limits.connections + FILES_BESIDE,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=END_S,
         lifespan="on",
     )
-
-
-def check_host(host: str, tokens: Tokens | None) -> None:
-    """Refuse to listen beyond this machine without tokens.
-
-    Raises:
-        BadSettings: it would.
-    """
-    if tokens is None and not _is_loopback(host):
-        raise BadSettings(
-            f"Whoever reaches {host} could run code on the workers: name a file of tokens by --tokens, or listen on "
-            "127.0.0.1."
-        )
 
 
 def serve(app: FastAPI, host: str, port: int, limits: Limits, started: Callable[[str], None]) -> None:
@@ -82,7 +68,7 @@ def serve(app: FastAPI, host: str, port: int, limits: Limits, started: Callable[
     Raises:
         BadSettings: the port is taken, or may not be used.
     """
-    _raise_file_limit(limits.connections + FILES_BESIDE)
+    _raise_file_limit(2 * limits.connections + FILES_BESIDE)
     server = Server(configuration(app, host, port, limits))
 
     async def run() -> None:
@@ -106,10 +92,3 @@ def _raise_file_limit(wanted: int) -> None:
     most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

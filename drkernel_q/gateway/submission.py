@@ -66,7 +66,7 @@ class Submission:
         """Whether it was counted out of those that have no reply."""
         self._handle: Handle | None = None
         self._packed: bytes | None = None
-        self._changed = asyncio.Event()
+        self._watchers: set[asyncio.Event] = set()
 
     @property
     def age_s(self) -> float:
@@ -119,26 +119,24 @@ class Submission:
             self._handle.cancel()
         self.fail(Cancelled())
 
-    async def change(self, timeout_s: float) -> bool:
-        """Wait for the next change of state; False when there was none in time."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._changed.wait()
-        except TimeoutError:
-            return False
-        return True
-
     async def wait(self, timeout_s: float) -> bool:
         """Wait until it is done; False when it was not in time."""
-        end = asyncio.get_running_loop().time() + timeout_s
+        end = time.monotonic() + timeout_s
         while not self.done:
-            left_s = end - asyncio.get_running_loop().time()
-            if left_s <= 0 or not await self.change(left_s):
+            if (left_s := end - time.monotonic()) <= 0 or not await change([self], left_s):
                 return self.done
         return True
 
-    def view(self, cards: Sequence[WorkerCard] = ()) -> SubmissionView:
-        """Describe it; the cards of workers tell where it is being judged."""
+    def watch(self, event: asyncio.Event) -> None:
+        """Have an event set at each change of state."""
+        self._watchers.add(event)
+
+    def unwatch(self, event: asyncio.Event) -> None:
+        """Leave an event alone."""
+        self._watchers.discard(event)
+
+    def view(self, cards: Sequence[WorkerCard] = (), *, whole: bool = True) -> SubmissionView:
+        """Describe it; the cards of workers tell where it is being judged. Less than `whole` has no reply."""
         card = None if self.done else next((card for card in cards if card.request_id == self.id), None)
         if self.done:
             state = State.DONE
@@ -152,12 +150,28 @@ class Submission:
             problem=self.problem,
             submitted_at=self.submitted_at,
             device=None if card is None else f"{card.device} of {card.host}",
-            reply=self.reply(),
+            reply=self.reply() if whole else None,
         )
 
     def _wake(self) -> None:
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
+        for event in self._watchers:
+            event.set()
+
+
+async def change(submissions: Sequence[Submission], timeout_s: float) -> bool:
+    """Wait for the next change of state of any of them; False when there was none in time."""
+    event = asyncio.Event()
+    for submission in submissions:
+        submission.watch(event)
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        return False
+    finally:
+        for submission in submissions:
+            submission.unwatch(event)
+    return True
 
 
 def order_digest(request: EvaluationRequest, device: str) -> int:

@@ -5,17 +5,18 @@ from pathlib import Path
 
 import httpx2
 import pytest
+from click.testing import CliRunner
 
+from drkernel_q.cli.serve import command
 from drkernel_q.errors import BadSettings
-from drkernel_q.gateway.access import LOCAL, Right, Tokens
+from drkernel_q.gateway.access import LOCAL, Right, Tokens, check_host
 from drkernel_q.gateway.app import create_app
 from drkernel_q.gateway.limits import Limits, read_limits
 from drkernel_q.gateway.rate import Rate
-from drkernel_q.gateway.server import check_host
 from drkernel_q.settings import Settings
-from tests.gateway.conftest import Served, gateway_on, serving
+from tests.gateway.conftest import LIMITS, Served, gateway_on, serving
 from tests.gateway.test_evaluations import order
-from tests.queue.conftest import Broker
+from tests.queue.conftest import Broker, wait_until
 
 pytestmark = pytest.mark.redis
 TIGHT = Limits(rate_per_s=0.001, burst=8, body_bytes=2_000, batch_bytes=3_000, waiting=3, waiting_of_one=2, wait_s=5)
@@ -76,6 +77,32 @@ def test_too_often_is_429_for_that_client_alone(tight: Served) -> None:
         codes = [eve.get("/v1/evaluations").status_code for _ in range(10)]
         assert codes == [200] * 8 + [429] * 2
         assert own.get("/v1/evaluations").status_code == 200
+
+
+def test_too_much_that_is_open_is_said_to_whoever_comes_next(service: Broker, tmp_path: Path) -> None:
+    limits = LIMITS.model_copy(update={"connections": 1})
+    with gateway_on(service, tmp_path, limits=limits) as served, served.client("ann") as ann, served.client() as other:
+        where = ann.post("/v1/evaluations", json=order(order={"sleep": 20})).headers["Location"]
+        with ann.stream("GET", f"{where}/events"):
+            full = other.get("/v1/evaluations")
+            assert (full.status_code, other.get("/livez").status_code) == (503, 200)
+            assert "2 requests are open" in full.json()["detail"]
+            assert full.headers["Retry-After"]
+        wait_until(lambda: other.delete(where).status_code == 200, "the stream is gone")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--host", "0.0.0.0"], "name a file of tokens"),
+        (["--limit", "waitin=3"], "did you mean `waiting`"),
+        (["--tokens", "nowhere"], "cannot be read"),
+    ],
+)
+def test_command_says_what_is_wrong_before_it_starts_anything(arguments: list[str], says: str) -> None:
+    done = CliRunner().invoke(command, arguments)
+    assert isinstance(done.exception, BadSettings)
+    assert says in str(done.exception)
 
 
 def test_without_tokens_only_localhost_is_served(service: Broker) -> None:
