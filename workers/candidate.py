@@ -90,6 +90,7 @@ class Harness:
             "build": self.build,
             "adopt": self.adopt,
             "call": self.call,
+            "rehearse": self.rehearse,
             "profile": self.profile,
             "preload": self.preload,
             "arm": self.arm,
@@ -179,6 +180,18 @@ class Harness:
             reply |= {"written": written, "within": within[:MAX_NAMES]}
         return reply | self._deliver(outputs, self.segments[message["sink"]])
 
+    def rehearse(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Run one forward pass that nobody looks at; the first Triton function is launched when the judge says so."""
+        inputs = self._lend(message["inputs"], _aliases(self._read(message, self.device)))
+        self.outside.run(theirs.set_mode, self.model, message["train"])
+        try:
+            with self.launcher.held(functools.partial(theirs.held, self.write, os.read, fds[0])):
+                self.outside.run(theirs.called, self._forward(inputs), False, self.sync, [], self.model)
+        finally:
+            close_all(fds)
+        self.outside.ask(self.launcher.take)
+        return {}
+
     def profile(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Start to profile the timed calls that follow, or stop and say what ran, and which kernels are of whose."""
         if message["on"]:
@@ -205,7 +218,7 @@ class Harness:
         self.recent = deque(maxlen=message["slots"] - 1)
         return {}
 
-    def timed(self, _message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+    def timed(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Copy the inputs that lie ready to the next buffer, and time one call on them."""
         assert self.source is not None
         self.slot = (self.slot + 1) % len(self.slots)
@@ -219,7 +232,7 @@ class Harness:
         milliseconds, outputs = self.stopwatch.time(self._forward(inputs), self._without_gradients, returned)
         self.recent.append(outputs)  # the next ones come to lie elsewhere
         delivered = self._deliver(outputs, self.sink)  # before any code of theirs can run again
-        codes = self.outside.run(theirs.codes_of, returned, aliases, self.model)
+        codes = self.outside.run(theirs.codes_of, returned, aliases, self.model) if message["codes"] else []
         reply = {"ms": milliseconds, "compiled": len(self.loads) - before, "skeleton": self.stopwatch.skeleton}
         reply |= {"late_ms": self.stopwatch.late_ms, "settled": self.stopwatch.settled}
         return reply | delivered | {"codes": codes, "launches": self.outside.ask(self.launcher.take)}

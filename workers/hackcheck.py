@@ -179,6 +179,7 @@ def _meddle(
         return session.call(inputs, expected, train=reference.train, meddle=how)
     except CandidateFailed as failed:
         if failed.outcome in (Outcome.RUNTIME_ERROR, Outcome.COMPILE_ERROR):
-            session.renew(reference)  # an index that nobody wrote may lead to an illegal access
+            # An index that nobody wrote may lead to an illegal access, and a capture that was broken off to worse.
+            session.renew(reference, whatever=True)
             return None
         raise

@@ -108,26 +108,29 @@ class Judge:
         measured = bool({Stage.TIMING, Stage.PROFILE} & set(self.protocol.stages))
         with contextlib.ExitStack() as timed_ends:
             timed_ends.callback(self.spares.fill)
-            with contextlib.ExitStack() as checked_ends, self._device():
-                reference = self._reference()
-                first = self._open()
-                checked_ends.callback(self._end, first)
-                second = self._rehearse(reference) if measured else None
-                if second is not None:
-                    timed_ends.callback(self._drop, second)
-                result = self._check(first, reference)
-                if not measured or result.outcome is not Outcome.CORRECT:
-                    return
-                with self._stage("load_again"):
-                    timed = self._settled(second)
-                timed_ends.callback(self._end, timed)
-                with self._candidate(timed), self._stage("line_up"):
-                    candidate, field = self._line_up(timed, reference, result)
-                    timed_ends.callback(self._put_away, candidate)
+            with contextlib.ExitStack() as checked_ends:
+                with self._device():
+                    reference = self._reference()
+                    checked = self._open(checked_ends)
+                    timed = self._open(timed_ends) if measured else None
+                    self._rehearse(checked, reference)
+                    if timed is not None:
+                        self._rehearse(timed, reference)
+                with self._stage("compile"):
+                    checked.remote.reach()
+                    if timed is not None:
+                        timed = self._reached(timed)
+                with self._device():
+                    result = self._check(checked, reference)
+                    if not measured or result.outcome is not Outcome.CORRECT:
+                        return
+                    timed = self._settled(timed, timed_ends)
+                    with self._candidate(timed), self._stage("line_up"):
+                        candidate, field = self._line_up(timed, reference, result)
+                        timed_ends.callback(self._put_away, candidate)
             self.spares.fill()
             with self._device(alone=True):
                 timed.remote.resume()
-                self.spares.wait_ready()
                 self._measure(candidate, field, result)
 
     def _reference(self) -> Reference:
@@ -159,40 +162,31 @@ class Judge:
         """Return what is left of the evaluation's time, seconds."""
         return self.ends_at + self.gate.waited_s - time.monotonic()
 
-    def _open(self) -> Session:
-        """Take a fresh candidate process."""
+    def _open(self, ends: contextlib.ExitStack) -> Session:
+        """Take a fresh candidate process, which ends with `ends`."""
         with self._stage("start"):
             session = Session(self.spares.take, self.device, self.protocol.kernel_deadline_s, self._left_s)
+            ends.callback(self._end, session)
             isolation = session.remote.wait_ready()
         self.facts.environment = self.facts.environment.model_copy(update={"isolation": isolation})
         return session
 
-    def _rehearse(self, reference: Reference) -> Session | None:
-        """Let the process that will be timed compile its kernels while the other one is checked.
-
-        None where that is not worth while: compiling takes long on a CUDA device alone.
-        """
-        if self.device != "cuda":
-            return None
-        session = self._open()
-        try:
-            with session.ahead():
-                session.load(self.request.kernel.source)
+    def _rehearse(self, session: Session, reference: Reference) -> None:
+        """Let a process load the source, and compile its kernels on a device where that takes long, by itself."""
+        with session.ahead():
+            session.load(self.request.kernel.source)
+            if self.device == "cuda":
                 trial.build(session, reference)
                 inputs = reference.inputs(secrets.randbits(63))
                 if pack_inputs(inputs)[3] <= REHEARSED_BYTES:
-                    session.rehearse(inputs, reference.outputs(inputs), train=reference.train)
-        except CandidateFailed:
-            self._drop(session)
-            return None
-        return session
+                    session.rehearse(inputs, train=reference.train)
 
     def _check(self, session: Session, reference: Reference) -> TrialResult:
         """Correctness and hack check, in the first candidate process."""
         facts = self.facts
         with self._candidate(session):
             with self._stage("load"):
-                session.load(self.request.kernel.source)
+                session.remote.go()
             if not self.gate.is_shared:
                 self.spares.fill()
             with self._stage("correctness"):
@@ -308,20 +302,27 @@ class Judge:
         facts.raw["kernel_names"] = {"checked": sorted(result.own_names), "timed": sorted(names)}
         facts.raw["late_ms"] = facts.raw.get("late_ms", {}) | {"candidate": [answer.late_ms for answer in calls]}
 
-    def _settled(self, rehearsed: Session | None) -> Session:
-        """Return the process that has rehearsed, or another one if the rehearsal failed or there was none."""
-        if rehearsed is not None:
-            try:
-                rehearsed.remote.settle()
-                return rehearsed
-            except CandidateFailed:  # perhaps because two were on the device; if not, it will fail again
-                self._drop(rehearsed)
-        session = self._open()
+    @staticmethod
+    def _reached(timed: Session) -> Session | None:
+        """Wait for the process that will be timed; None if it has failed."""
         try:
+            timed.remote.reach()
+        except CandidateFailed:  # perhaps because two were on the device; if not, it will fail again
+            timed.is_judged = False
+            return None
+        return timed
+
+    def _settled(self, rehearsed: Session | None, ends: contextlib.ExitStack) -> Session:
+        """Return the process that has rehearsed, or another one, which ends with `ends`, if it has failed."""
+        with self._stage("load_again"):
+            if rehearsed is not None:
+                try:
+                    rehearsed.remote.go()
+                    return rehearsed
+                except CandidateFailed:
+                    rehearsed.is_judged = False
+            session = self._open(ends)
             session.load(self.request.kernel.source)
-        except BaseException:
-            self._end(session)
-            raise
         return session
 
     @contextmanager
@@ -336,18 +337,12 @@ class Judge:
         finally:
             session.remote.pause()
 
-    def _drop(self, session: Session) -> None:
-        """End a process whose rehearsal decides nothing; how it may have left the device is worth knowing."""
-        with self._stage("end"):
-            session.close()
-        if fault.is_abnormal(session.fault):
-            self.facts.fault = self.facts.fault or session.fault
-
     def _end(self, session: Session) -> None:
         """End a candidate process together with all it made; that takes the device's driver a while."""
         with self._stage("end"):
             session.close()
-        self.facts.fault = self.facts.fault or session.fault
+        if session.is_judged or fault.is_abnormal(session.fault):  # how it may have left the device is worth knowing
+            self.facts.fault = self.facts.fault or session.fault
         self.facts.output = self.facts.output or session.remote.output.decode("utf-8", "replace")
 
     @contextmanager

@@ -93,7 +93,7 @@ class Launcher:
             return kernel
 
         self._counts, self._behaviours = counts, behaviours
-        _stand_in_front(device, behave)
+        self._run = _stand_in_front(device, behave)
 
     def take(self) -> list[tuple[str, bool, int]]:
         """Take the counts since the last time: name, whether it is the candidate's own, and how often."""
@@ -109,6 +109,23 @@ class Launcher:
             return run(function, *args, warmup=True, **kwargs) if warmup else None
 
         with self._instead(skip):
+            yield
+
+    @contextmanager
+    def held(self, wait: Callable[[], object]) -> Iterator[None]:
+        """Compile the first function that is launched, and `wait` before it is, while the context lasts."""
+        compiles, held = self._run, [False]
+
+        def hold(run: Callable[..., Any], function: Any, *args: Any, warmup: bool, **kwargs: Any) -> Any:
+            if not (warmup or held[0]):
+                held[0] = True
+                if run is compiles:
+                    kernel = run(function, *args, warmup=True, **kwargs)
+                    getattr(kernel, "_init_handles", _nothing)()  # compiles its launcher, and loads it
+                wait()
+            return run(function, *args, warmup=warmup, **kwargs)
+
+        with self._instead(hold):
             yield
 
     @contextmanager
@@ -155,6 +172,9 @@ class _Computing(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch h
         if space != "profiler" and not func.is_view and not name.startswith(_PREPARING):
             self._names.append(f"{space}::{name}")
         return func(*args, **(kwargs or {}))
+
+
+def _nothing() -> None: ...
 
 
 def _plainly(run: Callable[..., Any], function: Any, *args: Any, **kwargs: Any) -> Any:
@@ -206,8 +226,8 @@ def function_type(device: str) -> Any:
     return JITFunction
 
 
-def _stand_in_front(device: str, behave: _Behaviour) -> None:
-    """Put `behave(run, function, *args, **kwargs)` in front of every launch, for good."""
+def _stand_in_front(device: str, behave: _Behaviour) -> Callable[..., Any]:
+    """Put `behave(run, function, *args, **kwargs)` in front of every launch, for good; return what `run` was."""
     kind = function_type(device)
     original: Callable[..., Any] = kind.run
 
@@ -217,6 +237,7 @@ def _stand_in_front(device: str, behave: _Behaviour) -> None:
     kind.run = run
     if device == "cuda":
         _stand_in_front_of_compiled(behave)
+    return original
 
 
 def _stand_in_front_of_compiled(behave: _Behaviour) -> None:

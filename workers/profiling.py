@@ -65,8 +65,14 @@ def examine(candidate: CandidateSide, protocol: Protocol, claimed_ms: float | No
         if profile.fault is None:
             break
     if profile.fault is None and protocol.backend != "any" and not candidate.reference.train:
-        profile = profile.model_copy(update={"unreplaced": unreplaced(profile, time_reference(candidate.reference))})
+        share = unreplaced(profile, time_reference(candidate.reference)) if has_others(profile) else 0.0
+        profile = profile.model_copy(update={"unreplaced": share})
     return Examination(profile, trace.rows, sum(answer.own_launches for answer in made))
+
+
+def has_others(profile: Profile) -> bool:
+    """Whether kernels ran that are not the candidate's."""
+    return any(kernel.origin not in (Origin.CANDIDATE, Origin.MEMORY) for kernel in profile.kernels)
 
 
 def time_reference(reference: Reference) -> dict[str, float]:

@@ -5,6 +5,7 @@ import os
 import secrets
 import select
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -24,6 +25,8 @@ MAX_OUTPUT_BYTES = 4096
 MAX_TEXT = 6000
 #: Most bytes that are read at a time of those that mark the progress of a request.
 MOST_MARKS = 4096
+#: What lets a process go on that waits for us.
+GO = b"\0"
 #: Longest time from fork to a ready harness, seconds.
 START_S = 60.0
 _SLICE_S = 0.1
@@ -74,6 +77,7 @@ class RemoteCandidate:
         """Its first fault (`workers.fault`)."""
         self._lost: tuple[Outcome, str, str | None] | None = None
         self._marked: tuple[int, list[float]] | None = None
+        self._hold: tuple[socket.socket, socket.socket] | None = None
 
     def wait_ready(self) -> tuple[str, ...]:
         """Wait for the harness; return the measures of the sandbox that took hold.
@@ -134,6 +138,48 @@ class RemoteCandidate:
             self._marked = None
             os.close(ours)
             os.close(theirs)
+
+    def hold(self) -> int:
+        """Give a descriptor to send with a request that is to wait in the middle of its work; see `reach` and `go`."""
+        self._hold = socket.socketpair()
+        return self._hold[1].fileno()
+
+    def reach(self) -> None:
+        """Wait for what was begun, or until it waits for us.
+
+        Raises:
+            CandidateFailed: one of the requests ended as in `ask`.
+        """
+        while self._begun:
+            if self._hold is not None and self._waits_for_us(self._hold[0], sum(self._begun)):
+                return
+            self._checked(self._wait(self._begun.pop(0)))
+
+    def _waits_for_us(self, hold: socket.socket, deadline_s: float) -> bool:
+        """Wait for either: that the process waits (True), or that it has answered, is gone or late."""
+        assert self.child is not None
+        ends_at = time.monotonic() + deadline_s
+        watched: list[int] = [hold.fileno(), self.channel.fileno(), self.child.pidfd]
+        while time.monotonic() < ends_at:
+            ready, _, _ = select.select(watched, [], [], _SLICE_S)
+            if ready:
+                return ready == watched[:1]
+            self._watch_memory()
+        return False
+
+    def go(self) -> None:
+        """Let it go on, and wait for what was begun.
+
+        Raises:
+            CandidateFailed: one of the requests ended as in `ask`.
+        """
+        if self._hold is not None:
+            with contextlib.suppress(OSError):  # it has gone on by itself, or is gone
+                self._hold[0].send(GO, socket.MSG_DONTWAIT)
+            for end in self._hold:
+                end.close()
+            self._hold = None
+        self.settle()
 
     def _insist(self) -> None:
         if self._lost is not None:
@@ -272,6 +318,9 @@ class RemoteCandidate:
             return None
         child, self.child = self.child, None
         self.channel.close()
+        for end in self._hold or ():
+            end.close()
+        self._hold = None
         status = self.zygote.end(child)
         self._drain.join(2.0)
         return status

@@ -91,6 +91,8 @@ class Session:
         self._text = ""
         self._fault: str | None = None
         self.longest_s = deadline_s
+        self.is_judged = True
+        """Whether a fault of the process is one of the evaluation's, and not of an attempt that decides nothing."""
         self._left_s = left_s
         self._calls = 0
         self._is_ahead = False
@@ -108,13 +110,15 @@ class Session:
         """The first fault of the process, or of one that it took the place of (`workers.fault`)."""
         return self._fault or self.remote.fault
 
-    def renew(self, reference: Reference) -> None:
+    def renew(self, reference: Reference, *, whatever: bool = False) -> None:
         """Go on after a failure that decides nothing: if it cost the process its life or context, another takes over.
+
+        So it does `whatever` it cost where the failure may have left more behind than can be seen.
 
         Raises:
             CandidateFailed: the source cannot be loaded or built again.
         """
-        if not self.remote.is_lost:
+        if not (self.remote.is_lost or (whatever and self.device == "cuda")):
             return
         self._fault = self.fault
         self.close()
@@ -194,11 +198,14 @@ class Session:
         changed = reply.get("changed") is not False
         return answer._replace(changed=changed, mutated=mutated, written=written, within=within, seconds=seconds)
 
-    def rehearse(self, inputs: Sequence[Any], outputs: Sequence[Tensor], *, train: bool) -> None:
-        """Run one forward pass whose outputs, like `outputs`, nobody looks at: it compiles what there is to compile."""
-        like = Expected(None, list(outputs), [None] * len(outputs), 1)
-        how = {"train": train, "grad": False, "reuse": False, "meddle": ""}
-        self._ask("call", how | self._order(inputs, like, self._take(like)))
+    def rehearse(self, inputs: Sequence[Any], *, train: bool) -> None:
+        """Run one forward pass that nobody looks at: it compiles what there is to compile.
+
+        Where Triton has something to launch, it waits before that until `go`.
+        """
+        skeletons, tensors, _, _ = pack_inputs(inputs)
+        order = {"inputs": skeletons, "train": train} | self._put(tensors)
+        self._ask("rehearse", order, [self.remote.hold()])
 
     def _order(self, inputs: Sequence[Any], expected: Expected, sink: Segment) -> dict[str, Any]:
         """Put the inputs of a call where the process can read them, and say how it is to be made."""
@@ -236,14 +243,16 @@ class Session:
         places = {"source": segment.fd, "sink": self._take(expected).fd, "tensors": tensors}
         self._ask("arm", places | {"inputs": skeletons, "slots": slots})
 
-    def timed(self, expected: Expected) -> tuple[float, Answer]:
+    def timed(self, expected: Expected, *, codes: bool = True) -> tuple[float, Answer]:
         """Time one call on the inputs that lie ready; return the milliseconds claimed, and what comes with them.
+
+        To look for `codes` costs more than most calls.
 
         Outputs are nested, shaped and typed like those of `expected`; numbers beside them are the caller's to compare.
         """
         sink = self._take(expected)
         start = time.perf_counter()
-        reply = self._ask("timed", {})
+        reply = self._ask("timed", {"codes": codes})
         most_ms = (time.perf_counter() - start) * 1e3
         with _reading("time"):
             milliseconds = _number(reply["ms"])

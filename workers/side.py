@@ -105,8 +105,9 @@ class CandidateSide:
         """Draw fresh inputs and time one call on them, milliseconds, as the candidate's process claims."""
         self.seeds["timed"].append(secrets.randbits(63))
         inputs = self._put(self.segment, 0, self.seeds["timed"][-1])
-        milliseconds, answer = self.session.timed(self.expected_like)
-        if len(self.calls) < FULL or not secrets.randbelow(LOOKED_AT[self.reference.device]):
+        looked_at = len(self.calls) < FULL or not secrets.randbelow(LOOKED_AT[self.reference.device])
+        milliseconds, answer = self.session.timed(self.expected_like, codes=looked_at)
+        if looked_at:
             self._look(inputs, answer)
         self.calls.append(answer._replace(outputs=None))
         return milliseconds

@@ -63,6 +63,12 @@ def forwarded(model: Any, inputs: list[Any], scope: contextlib.AbstractContextMa
         return model(*inputs)
 
 
+def held(write: Callable[..., Any], read: Callable[..., Any], fd: int) -> None:
+    """Say that there is something to wait for, and wait for a byte."""
+    write(fd, b"\0")
+    read(fd, 1)
+
+
 def called(
     forward: Callable[[], Any], grad: bool, sync: Callable[[], None], inputs: list[Tensor], model: Any
 ) -> tuple[float, Any, list[str], list[Tensor]]:

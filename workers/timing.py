@@ -22,8 +22,10 @@ from workers.stopwatch import Stopwatch
 #: Warm-up of each side, seconds and calls at least.
 WARM_UP_S = {"cuda": 0.03, "cpu": 0.0}
 WARM_UP_CALLS = {"cuda": 10, "cpu": 1}
-#: Calls of each side before the first block: other lanes may have had the device since they were warm.
-WAKING_CALLS = {"cuda": 3, "cpu": 0}
+#: Seconds of calls of all sides before the first block: the device may have been idle since they were warm, and slow.
+WAKING_S = {"cuda": 0.02, "cpu": 0.0}
+#: The reference is called once for so many calls of the candidate: its times scatter less than they cost.
+REFERENCE_SHARE = {"cuda": 2, "cpu": 1}
 #: Calls of the reference with no candidate around.
 ALONE_CALLS = 15
 
@@ -92,7 +94,7 @@ def race(lineup: Lineup, budget_s: float) -> Race:
     device = candidate.reference.device
     began_s = time.perf_counter()
     sides: list[Side] = [*references.values(), candidate]
-    for _ in range(WAKING_CALLS[device]):
+    while time.perf_counter() - began_s < WAKING_S[device]:
         for side in sides:
             side.timed()
     counts = plan(device, lineup.seconds_a_round, budget_s)
@@ -100,7 +102,8 @@ def race(lineup: Lineup, budget_s: float) -> Race:
     times: dict[int, list[list[float]]] = {id(side): [] for side in sides}
     for block in range(counts.blocks):
         for side in sides if block % 2 == 0 else reversed(sides):
-            times[id(side)].append(_run_block(side, counts))
+            calls = counts.calls if side is candidate else -(-counts.calls // REFERENCE_SHARE[device])
+            times[id(side)].append(_run_block(side, counts.settle, calls))
     raced_s = time.perf_counter()
     own = times[id(candidate)]
     beside = {version: times[id(side)] for version, side in references.items()}
@@ -139,10 +142,10 @@ def _warm_up(side: Side, device: str) -> float:
     return seconds
 
 
-def _run_block(side: Side, counts: Plan) -> list[float]:
-    for _ in range(counts.settle):
+def _run_block(side: Side, settle: int, calls: int) -> list[float]:
+    for _ in range(settle):
         side.timed()
-    return [side.timed() for _ in range(counts.calls)]
+    return [side.timed() for _ in range(calls)]
 
 
 def summarize(references: dict[Version, list[list[float]]], candidate: list[list[float]]) -> Timing:
