@@ -100,16 +100,18 @@ def table(summaries: list[dict[str, Any]]) -> str:
 @click.command(help=__doc__)
 @click.option("--device", default="cpu", show_default=True, help="`cpu` or `cuda:0`.")
 @click.option("--repeats", default=20, show_default=True, help="Evaluations of each row.")
+@click.option("--only", multiple=True, help="Only the rows of this name; may be repeated.")
 @click.option("--seconds", default=math.inf, help="Begin no further evaluation after this.")
 @click.option("--json", "report", type=click.Path(path_type=Path), help="File for one JSON line an evaluation.")
-def main(device: str, repeats: int, seconds: float, report: Path | None) -> None:
+def main(device: str, repeats: int, only: tuple[str, ...], seconds: float, report: Path | None) -> None:
     """Judge all rows in turn, so that none of them has a quieter machine than the others."""
     ends_at = time.monotonic() + seconds
     bench = Bench(device, memory_bytes=3 * 2**30 if device == "cpu" else 32 * 2**30)
-    found: dict[str, list[Evaluation]] = {row.name: [] for row in rows()}
+    chosen = [row for row in rows() if not only or row.name in only]
+    found: dict[str, list[Evaluation]] = {row.name: [] for row in chosen}
     with (report or Path("/dev/null")).open("w") as lines:
         for number in range(repeats):
-            for row in rows():
+            for row in chosen:
                 if time.monotonic() > ends_at:
                     break
                 evaluation = bench.judge(row.problem, row.source, timing_budget_s=2.0, deadline_s=120.0, **row.protocol)
