@@ -46,7 +46,8 @@ def drkq_commands(service: dict[str, Any]) -> set[str]:
 
 
 def test_compose_fits_the_specification() -> None:
-    run(SCRIPTS / "check-jsonschema", "--builtin-schema", "vendor.compose-spec", "compose.yaml")
+    files = ("compose.yaml", "deploy/compose.tls.yaml")
+    run(SCRIPTS / "check-jsonschema", "--builtin-schema", "vendor.compose-spec", *files)
 
 
 def test_a_mistake_in_compose_is_found(tmp_path: Path) -> None:
@@ -246,6 +247,15 @@ def test_the_slurm_job_starts_everything_and_ends_with_its_command(tmp_path: Pat
     assert f"requirepass {password}" in (tmp_path / "calls.broker").read_text()
     assert not [call for call in calls if password in call]
     assert (tmp_path / "drkq-77").stat().st_mode & 0o077 == 0
+
+
+def test_what_runs_once_is_waited_for_by_what_stays() -> None:
+    """Otherwise `docker compose up --wait` takes its end for a failure."""
+    once = {name for name, service in SERVICES.items() if service["restart"] == "no" and "profiles" not in service}
+    for name in once:
+        condition = {"condition": "service_completed_successfully"}
+        staying = [each for each in SERVICES.values() if each.get("depends_on", {}).get(name) == condition]
+        assert any("profiles" not in each and each["restart"] == "unless-stopped" for each in staying), name
 
 
 def test_the_audit_of_dependencies_tells_clean_from_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,10 +18,11 @@ from typing import Any
 import pytest
 import yaml
 from redis import Redis
-from redis.exceptions import NoPermissionError, ResponseError
+from redis.exceptions import NoPermissionError, RedisError, ResponseError
 
 from drkernel_q.local import compose
 from drkernel_q.local.process import tether
+from drkernel_q.queue.connection import connect
 from policy.cli.train import command as train
 from policy.cli.training import Order, prepare
 from tests.need import ROOT, redis_server
@@ -49,6 +50,7 @@ class Machine:
             "/run/drkq/locks": str(folder / "locks"),
             "/var/lib/drkq-worker": str(folder / "state"),
             "/tmp/cache": os.environ.get("DRKQ_CACHE_DIR", str(folder / "cache")),
+            "/run/drkq/tls.conf": str(folder / "tls.conf"),
             "dir /data": f"dir {folder}\nbind 127.0.0.1",
             "/runs/": f"{folder}/runs/",
             "redis:6379": f"127.0.0.1:{ports['6379']}",
@@ -69,8 +71,9 @@ class Machine:
         own = {name: self.translate(value) for name, value in SERVICES[service].get("environment", {}).items()}
         if "DRKQ_STORE_URL" in own:
             own["DRKQ_STORE_URL"] = self._store_url
-        own.pop("HOME", None)
-        return os.environ | own | {"SERVICE": f"{service}@{self.folder}"}
+        # A container's home is read-only, and nothing names other folders of the user.
+        rest = {name: value for name, value in os.environ.items() if not name.startswith("XDG_")}
+        return rest | own | {"HOME": "/proc/nowhere", "SERVICE": f"{service}@{self.folder}"}
 
     def command(self, words: list[str]) -> list[str]:
         found = [self.translate(word) for word in words]
@@ -163,7 +166,18 @@ def test_the_services_start_serve_and_end(machine: Machine) -> None:
         machine.healthy(service)
     machine.healthy("worker-cpu", 60)
 
-    evaluated = machine.run("client", "eval", "examples/softmax.py", "--problem", "softmax", "--trials", "1", "--json")
+    evaluated = machine.run(
+        "client",
+        "eval",
+        "examples/softmax.py",
+        "--problem",
+        "softmax",
+        "--trials",
+        "1",
+        "--timing-budget",
+        "0.1",
+        "--json",
+    )
     assert evaluated.returncode == 0, evaluated.stderr + machine.log("worker-cpu").read_text()
     found = json.loads(evaluated.stdout)
     assert found["outcome"] == "correct"
@@ -183,6 +197,25 @@ def test_the_services_start_serve_and_end(machine: Machine) -> None:
     check = machine.command(SERVICES["worker-cpu"]["healthcheck"]["test"])
     gone = subprocess.run(check, env=machine.environment("worker-cpu"), capture_output=True, text=True, check=False)
     assert (gone.returncode, "serves cpu" in gone.stderr) == (69, True)
+
+
+def test_the_broker_serves_other_hosts_by_tls(machine: Machine, unused_tcp_port: int) -> None:
+    """What deploy/compose.tls.yaml adds: a second port with a certificate, for the same logins."""
+    place = machine.folder / compose.SECRETS
+    make = "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost -addext subjectAltName=DNS:localhost"
+    files = ["-out", str(place / "broker-certificate"), "-keyout", str(place / "broker-key")]
+    subprocess.run([*make.split(), *files], check=True, capture_output=True)
+    added = yaml.safe_load((ROOT / "deploy" / "compose.tls.yaml").read_text())
+    assert added["services"]["redis"]["configs"][0]["target"] == "/run/drkq/tls.conf"
+    config = machine.translate(added["configs"]["tls"]["content"]).replace("6380", str(unused_tcp_port))
+    (machine.folder / "tls.conf").write_text(config)
+    machine.start("redis")
+    machine.healthy("redis")
+    authority = f"ssl_ca_certs={place / 'broker-certificate'}"
+    url = f"rediss://worker:{secret(machine, 'worker-password')}@localhost:{unused_tcp_port}/0"
+    assert connect(f"{url}?{authority}", retries=0).ping()
+    with pytest.raises(RedisError, match="CERTIFICATE_VERIFY_FAILED"):
+        connect(url, retries=0).ping()
 
 
 def the_gateway_asks_for_a_token(machine: Machine) -> None:
