@@ -3,6 +3,12 @@
 from drkernel_q.store.named import LIMIT, RUN, NamedQuery, Parameter
 from drkernel_q.store.run_query import COUNTS, HONEST, LAZY, RATES
 
+_PROFILED = f"""
+    SELECT evaluations.id, problem_hash, profile_ratio
+    FROM judged AS evaluations JOIN runs ON runs.id = evaluations.run_id
+    WHERE runs.name = :run AND {HONEST} AND profile_ratio IS NOT NULL
+"""  # noqa: S608 - constants of this package
+
 ANALYSIS_QUERIES = (
     NamedQuery(
         "rates-by-problem",
@@ -26,9 +32,10 @@ ANALYSIS_QUERIES = (
         SELECT step, evaluations, honest, rejected, lazy, {RATES}
         FROM (
             SELECT turns.policy_version AS step, {COUNTS}
-            FROM judged AS evaluations JOIN turns ON turns.id = evaluations.turn_id
-            JOIN runs ON runs.id = evaluations.run_id
-            WHERE runs.name = :run GROUP BY turns.policy_version
+            FROM runs CROSS JOIN trajectories CROSS JOIN turns CROSS JOIN judged AS evaluations
+            WHERE runs.name = :run AND trajectories.run_id = runs.id AND turns.trajectory_id = trajectories.id
+              AND evaluations.turn_id = turns.id
+            GROUP BY turns.policy_version
         ) AS counted
         ORDER BY step
         """,  # noqa: S608 - constants of this package
@@ -40,15 +47,17 @@ ANALYSIS_QUERIES = (
         "many requests had no answer yet.",
         f"""
         WITH facts AS MATERIALIZED (
-            SELECT CAST(date_part('epoch', COALESCE(submitted_at, finished_at)) * 1000 AS BIGINT) AS begun,
-                   -- Facts that were there before they were asked for are an answer at once.
-                   CAST(date_part('epoch', CASE WHEN finished_at < submitted_at THEN submitted_at ELSE finished_at END)
-                        * 1000 AS BIGINT) AS ended,
-                   judged_s, worker,
+            -- Facts that were there before they were asked for are an answer at once.
+            SELECT begun, CASE WHEN finished < begun THEN begun ELSE finished END AS ended, judged_s, worker,
                    CASE WHEN {HONEST} THEN 1 ELSE 0 END AS honest,
                    CASE WHEN integrity = 'rejected' THEN 1 ELSE 0 END AS rejected,
                    CASE WHEN {HONEST} AND profile_ratio < :lazy_below THEN 1 ELSE 0 END AS lazy
-            FROM judged AS evaluations JOIN runs ON runs.id = evaluations.run_id WHERE runs.name = :run
+            FROM (
+                SELECT CAST(1000 * COALESCE(epoch(submitted_at), epoch(finished_at)) AS BIGINT) AS begun,
+                       CAST(1000 * epoch(finished_at) AS BIGINT) AS finished,
+                       outcome, integrity, profile_ratio, judged_s, worker
+                FROM judged AS evaluations JOIN runs ON runs.id = evaluations.run_id WHERE runs.name = :run
+            ) AS timed
         ),
         frame AS MATERIALIZED (
             SELECT first, workers,
@@ -59,21 +68,23 @@ ANALYSIS_QUERIES = (
                 FROM facts
             ) AS measured
         ),
-        events AS (
-            SELECT (ended - first) / width AS bin, 1 AS ended, 0 AS begun, judged_s, honest, rejected, lazy
-            FROM facts CROSS JOIN frame
-            UNION ALL
-            SELECT (begun - first) / width, 0, 1, NULL, 0, 0, 0 FROM facts CROSS JOIN frame
-        ),
         counted AS (
-            SELECT bin, sum(ended) AS evaluations, sum(begun) AS submitted, sum(honest) AS honest,
+            SELECT (ended - first) / width AS bin, count(*) AS evaluations, 0 AS submitted, sum(honest) AS honest,
                    sum(rejected) AS rejected, sum(lazy) AS lazy, COALESCE(sum(judged_s), 0) AS judged_s
-            FROM events GROUP BY bin
+            FROM facts CROSS JOIN frame GROUP BY bin
+            UNION ALL
+            SELECT (begun - first) / width AS bin, 0, count(*), 0, 0, 0, 0 FROM facts CROSS JOIN frame GROUP BY bin
+        ),
+        summed AS (
+            SELECT bin, CAST(sum(evaluations) AS INTEGER) AS evaluations, CAST(sum(submitted) AS INTEGER) AS submitted,
+                   CAST(sum(honest) AS INTEGER) AS honest, CAST(sum(rejected) AS INTEGER) AS rejected,
+                   CAST(sum(lazy) AS INTEGER) AS lazy, sum(judged_s) AS judged_s
+            FROM counted GROUP BY bin
         )
         SELECT bin * width / 1000.0 AS second, evaluations, honest, rejected, lazy, {RATES},
                judged_s * 1000.0 / width AS judging,
                CAST(sum(submitted - evaluations) OVER (ORDER BY bin) AS INTEGER) AS unanswered, workers
-        FROM counted CROSS JOIN frame
+        FROM summed CROSS JOIN frame
         ORDER BY bin
         """,  # noqa: S608 - constants of this package
         {"run": RUN, "bins": Parameter(int, "how many times at most", default=100), "lazy_below": LAZY},
@@ -85,15 +96,12 @@ ANALYSIS_QUERIES = (
         SELECT problems.name AS problem, ends.profile_ratio, profile_kernels.origin, profile_kernels.device_us,
                profile_kernels.name
         FROM (
-            SELECT evaluations.id, evaluations.problem_hash, profile_ratio,
-                   row_number() OVER (ORDER BY profile_ratio, evaluations.id) AS lazy_place,
-                   row_number() OVER (ORDER BY profile_ratio DESC, evaluations.id) AS fused_place
-            FROM judged AS evaluations JOIN runs ON runs.id = evaluations.run_id
-            WHERE runs.name = :run AND {HONEST} AND profile_ratio IS NOT NULL
+            SELECT * FROM ({_PROFILED} ORDER BY profile_ratio, evaluations.id LIMIT 1) AS lazy
+            UNION
+            SELECT * FROM ({_PROFILED} ORDER BY profile_ratio DESC, evaluations.id LIMIT 1) AS fused
         ) AS ends
         JOIN problems ON problems.hash = ends.problem_hash
         JOIN profile_kernels ON profile_kernels.evaluation_id = ends.id
-        WHERE lazy_place = 1 OR fused_place = 1
         ORDER BY ends.profile_ratio, device_us DESC
         """,  # noqa: S608 - constants of this package
         {"run": RUN},
@@ -102,14 +110,15 @@ ANALYSIS_QUERIES = (
         "lazy-kernels",
         "The honest and correct kernels of a run that leave most of the work to others, laziest first.",
         f"""
-        SELECT problems.name AS problem, lazy.profile_ratio, lazy.speedup, lazy.request_id, kernels.source
+        SELECT problems.name AS problem, lazy.profile_ratio, lazy.speedup, evaluations.request_id, kernels.source
         FROM (
-            SELECT evaluations.id, problem_hash, kernel_hash, profile_ratio, speedup, request_id
+            SELECT evaluations.id, profile_ratio, speedup
             FROM judged AS evaluations JOIN runs ON runs.id = evaluations.run_id
             WHERE runs.name = :run AND {HONEST} AND profile_ratio < :lazy_below
             ORDER BY profile_ratio, evaluations.id LIMIT :limit
         ) AS lazy
-        JOIN problems ON problems.hash = lazy.problem_hash JOIN kernels ON kernels.hash = lazy.kernel_hash
+        JOIN evaluations ON evaluations.id = lazy.id
+        JOIN problems ON problems.hash = evaluations.problem_hash JOIN kernels ON kernels.hash = evaluations.kernel_hash
         ORDER BY lazy.profile_ratio, lazy.id
         """,  # noqa: S608 - constants of this package
         {"run": RUN, "lazy_below": LAZY, "limit": LIMIT},

@@ -7,7 +7,7 @@ from drkernel_q.store.named import NamedQuery, Parameter
 from drkernel_q.store.query import QUERIES, in_force
 
 #: Functions that drkq gives its own connections, and Datasette's have not.
-_OURS = re.compile(r"\b(split_part|date_part)\(")
+_OURS = re.compile(r"\bsplit_part\(")
 _PARAMETER = re.compile(r"(?<!:):([a-z_]+)")
 _SQL_TYPES = {str: "TEXT", int: "INTEGER", float: "REAL"}
 #: Columns to count by, beside a table.
@@ -30,7 +30,7 @@ def configuration(database: str) -> dict[str, Any]:
 
 
 def _canned(query: NamedQuery) -> dict[str, Any]:
-    sql = _PARAMETER.sub(lambda match: _expression(match[1], query.parameters[match[1]]), in_force(query.sql))
+    sql = _PARAMETER.sub(lambda match: _expression(match[1], query.parameters[match[1]]), in_force(query.sql, "sqlite"))
     takes = "; ".join(f"{name}: {parameter.sentence}" for name, parameter in query.parameters.items())
     return {"title": query.name, "description": f"{query.sentence} {takes}".strip(), "sql": sql}
 

@@ -7,7 +7,6 @@ write, since a read that turns into a write loses updates without an error.
 import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -176,7 +175,6 @@ def _connector(path: Path, mode: str, pragmas: list[str]) -> Callable[[], sqlite
             # ATTACH would open another file, and that one to write.
             connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
             connection.create_function("split_part", 3, _split_part, deterministic=True)
-            connection.create_function("date_part", 2, _date_part, deterministic=True)
         except sqlite3.Error:
             connection.close()
             raise
@@ -191,10 +189,3 @@ def _split_part(text: str | None, separator: str, number: int) -> str | None:
         return None
     parts = text.split(separator)
     return parts[number - 1] if number <= len(parts) else ""
-
-
-def _date_part(part: str, text: str | None) -> float | None:
-    """What PostgreSQL's function of this name does, for the part `epoch` of times as they are stored (in UTC)."""
-    if part != "epoch":
-        raise ValueError(f"no such part of a time: {part}")
-    return None if text is None else datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()

@@ -1,13 +1,9 @@
 """Questions of whoever watches: what runs there are, how a training goes, what was written last; cheap to ask again."""
 
 from drkernel_q.store.named import ANY_RUN, LIMIT, RUN, NamedQuery, Parameter
+from drkernel_q.store.verdict import FACTS_OF_TURN, OF_TURN
 
 _HONEST = "outcome = 'correct' AND integrity = 'clean'"
-#: The first facts of each turn.
-_OF_TURN = """
-    LEFT JOIN judged AS evaluations
-        ON evaluations.id = (SELECT min(id) FROM evaluations AS own WHERE own.turn_id = turns.id)
-"""
 _P = Parameter(float, "speedup to reach", default=1.2)
 
 LIVE_QUERIES = (
@@ -30,16 +26,17 @@ LIVE_QUERIES = (
         "progress",
         "Mean reward and Fast@p of a training run by step, over the turns of the step; one without facts is not fast.",
         f"""
-        SELECT lessons.step, count(*) AS turns, avg(lessons.reward) AS reward,
+        SELECT step, count(*) AS turns, avg(reward) AS reward,
                CAST(count(CASE WHEN {_HONEST} THEN 1 END) AS DOUBLE PRECISION) / count(*) AS honest,
                CAST(count(CASE WHEN {_HONEST} AND speedup >= :p THEN 1 END) AS DOUBLE PRECISION) / count(*) AS fast_p
-        FROM lessons JOIN turns ON turns.id = lessons.turn_id
-        JOIN trajectories ON trajectories.id = turns.trajectory_id
-        JOIN runs ON runs.id = trajectories.run_id
-        {_OF_TURN}
-        WHERE runs.name = :run
-        GROUP BY lessons.step
-        ORDER BY lessons.step
+        FROM (
+            SELECT lessons.step, lessons.reward, {FACTS_OF_TURN}
+            FROM runs CROSS JOIN trajectories CROSS JOIN turns CROSS JOIN lessons {OF_TURN}
+            WHERE runs.name = :run AND trajectories.run_id = runs.id AND turns.trajectory_id = trajectories.id
+              AND lessons.turn_id = turns.id
+        ) AS learned
+        GROUP BY step
+        ORDER BY step
         """,  # noqa: S608 - constants of this file
         {"run": RUN, "p": _P},
     ),
@@ -49,13 +46,15 @@ LIVE_QUERIES = (
         f"""
         SELECT validation, count(*) AS trajectories, CAST(sum(fast) AS DOUBLE PRECISION) / count(*) AS fast_p
         FROM (
-            SELECT validations.name AS validation, trajectories.id,
-                   max(CASE WHEN {_HONEST} AND speedup >= :p THEN 1 ELSE 0 END) AS fast
-            FROM runs AS validations JOIN trajectories ON trajectories.run_id = validations.id
-            LEFT JOIN turns ON turns.trajectory_id = trajectories.id
-            {_OF_TURN}
-            WHERE substr(validations.name, 1, length(CAST(:run AS TEXT)) + 12) = CAST(:run AS TEXT) || '-validation-'
-            GROUP BY validations.name, trajectories.id
+            SELECT validation, id, max(CASE WHEN {_HONEST} AND speedup >= :p THEN 1 ELSE 0 END) AS fast
+            FROM (
+                SELECT validations.name AS validation, trajectories.id, {FACTS_OF_TURN}
+                FROM runs AS validations CROSS JOIN trajectories
+                LEFT JOIN turns ON turns.trajectory_id = trajectories.id {OF_TURN}
+                WHERE trajectories.run_id = validations.id AND
+                    substr(validations.name, 1, length(CAST(:run AS TEXT)) + 12) = CAST(:run AS TEXT) || '-validation-'
+            ) AS seen
+            GROUP BY validation, id
         ) AS rolled
         GROUP BY validation
         ORDER BY validation
@@ -66,20 +65,22 @@ LIVE_QUERIES = (
         "latest-trajectories",
         "The trajectories that were begun last, newest first: how long, how many honest turns, the fastest of these.",
         f"""
-        SELECT runs.name AS run, runs.kind, problems.name AS problem, latest.number AS trajectory,
-               count(turns.id) AS turns, count(CASE WHEN {_HONEST} THEN 1 END) AS honest,
+        SELECT run, kind, problem, trajectory, count(turn) AS turns, count(CASE WHEN {_HONEST} THEN 1 END) AS honest,
                count(CASE WHEN integrity = 'rejected' THEN 1 END) AS rejected,
                max(CASE WHEN {_HONEST} THEN speedup END) AS best
         FROM (
-            SELECT id, run_id, problem_hash, number FROM trajectories
-            WHERE CAST(:run AS TEXT) IS NULL OR run_id = (SELECT id FROM runs AS named WHERE named.name = :run)
-            ORDER BY id DESC LIMIT :limit
-        ) AS latest
-        JOIN runs ON runs.id = latest.run_id JOIN problems ON problems.hash = latest.problem_hash
-        LEFT JOIN turns ON turns.trajectory_id = latest.id
-        {_OF_TURN}
-        GROUP BY latest.id, runs.name, runs.kind, problems.name, latest.number
-        ORDER BY latest.id DESC
+            SELECT latest.id, runs.name AS run, runs.kind, problems.name AS problem, latest.number AS trajectory,
+                   turns.id AS turn, {FACTS_OF_TURN}
+            FROM (
+                SELECT id, run_id, problem_hash, number FROM trajectories
+                WHERE CAST(:run AS TEXT) IS NULL OR run_id = (SELECT id FROM runs AS named WHERE named.name = :run)
+                ORDER BY id DESC LIMIT :limit
+            ) AS latest
+            CROSS JOIN runs CROSS JOIN problems LEFT JOIN turns ON turns.trajectory_id = latest.id {OF_TURN}
+            WHERE runs.id = latest.run_id AND problems.hash = latest.problem_hash
+        ) AS seen
+        GROUP BY id, run, kind, problem, trajectory
+        ORDER BY id DESC
         """,  # noqa: S608 - constants of this file
         {"run": ANY_RUN, "limit": LIMIT},
     ),

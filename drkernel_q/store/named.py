@@ -23,7 +23,9 @@ class NamedQuery:
     name: str
     sentence: str
     sql: str
-    """`judged AS evaluations` stands for the evaluations under the verdicts in force (`drkernel_q.store.verdict`)."""
+    """`judged AS evaluations` stands for the evaluations under the verdicts in force (`drkernel_q.store.verdict`),
+    and `epoch(column)` for a time in seconds since 1970. Where a CROSS JOIN stands for an ordinary one, it keeps SQLite
+    from another order of tables, which it would be slow in."""
     parameters: Mapping[str, Parameter]
     times: tuple[str, ...] = ()
     """Columns that are times."""

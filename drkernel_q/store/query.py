@@ -3,6 +3,7 @@
 A text that may be long comes last in a row. Times are of one kind of device wherever they are compared.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -22,6 +23,12 @@ from drkernel_q.store.verdict import JUDGED
 
 #: Rows that a driver holds at a time.
 CHUNK = 500
+#: How `epoch(time)`, the seconds since 1970 of a column, is said.
+_EPOCH = re.compile(r"\bepoch\((\w+)\)")
+_SECONDS = {
+    "sqlite": r"((julianday(\1) - 2440587.5) * 86400.0)",
+    "postgresql": r"date_part('epoch', \1)",
+}
 
 
 class Rows(NamedTuple):
@@ -38,19 +45,22 @@ QUERIES = {
             "best-kernels",
             "The best honest and correct kernel of each problem on each kind of device, by speedup_low.",
             """
-            SELECT problem, device_kind, speedup_low, speedup, speedup_high, profile_ratio, kernel, kernel_hash
+            SELECT problems.name AS problem, evaluations.device_kind, speedup_low, speedup, speedup_high, profile_ratio,
+                   kernel_name AS kernel, kernel_hash
             FROM (
-                SELECT problems.name AS problem, evaluations.device_kind, speedup_low, speedup, speedup_high,
-                       profile_ratio, kernel_name AS kernel, kernel_hash,
-                       row_number() OVER (
-                           PARTITION BY evaluations.problem_hash, evaluations.device_kind
-                           ORDER BY speedup_low DESC, evaluations.id
-                       ) AS place
-                FROM judged AS evaluations JOIN problems ON problems.hash = evaluations.problem_hash
-                WHERE outcome = 'correct' AND integrity = 'clean' AND speedup_low IS NOT NULL
-                  AND (CAST(:problem AS TEXT) IS NULL OR problems.name = :problem)
-            ) AS ranked
-            WHERE place = 1
+                SELECT min(evaluations.id) AS id
+                FROM (
+                    SELECT evaluations.problem_hash, evaluations.device_kind, max(speedup_low) AS peak
+                    FROM judged AS evaluations JOIN problems ON problems.hash = evaluations.problem_hash
+                    WHERE outcome = 'correct' AND integrity = 'clean'
+                      AND (CAST(:problem AS TEXT) IS NULL OR problems.name = :problem)
+                    GROUP BY evaluations.problem_hash, evaluations.device_kind
+                ) AS peaks JOIN judged AS evaluations
+                    ON evaluations.problem_hash = peaks.problem_hash AND evaluations.device_kind = peaks.device_kind
+                WHERE outcome = 'correct' AND integrity = 'clean' AND speedup_low = peak
+                GROUP BY evaluations.problem_hash, evaluations.device_kind
+            ) AS best CROSS JOIN judged AS evaluations CROSS JOIN problems
+            WHERE evaluations.id = best.id AND problems.hash = evaluations.problem_hash
             ORDER BY problem, device_kind
             """,
             {"problem": ANY_PROBLEM},
@@ -64,30 +74,38 @@ QUERIES = {
                 SELECT trajectories.id FROM trajectories JOIN runs ON runs.id = trajectories.run_id
                 WHERE runs.name = :run
             ),
-            judged AS (
-                SELECT turns.trajectory_id, turns.number, evaluations.id IS NOT NULL AS known,
-                       COALESCE(outcome = 'correct' AND integrity = 'clean', FALSE) AS correct,
-                       COALESCE(outcome = 'correct' AND integrity = 'clean' AND speedup >= :p, FALSE) AS fast
-                FROM turns JOIN rollouts ON rollouts.id = turns.trajectory_id
-                LEFT JOIN judged AS evaluations
-                    ON evaluations.id = (SELECT min(id) FROM evaluations AS own WHERE own.turn_id = turns.id)
+            seen AS MATERIALIZED (
+                SELECT turns.trajectory_id, turns.number,
+                       CASE WHEN outcome = 'correct' AND integrity = 'clean' THEN 1 ELSE 0 END AS correct,
+                       CASE WHEN outcome = 'correct' AND integrity = 'clean' AND speedup >= :p THEN 1 ELSE 0 END AS fast
+                FROM rollouts CROSS JOIN turns CROSS JOIN judged AS evaluations
+                WHERE turns.trajectory_id = rollouts.id AND evaluations.turn_id = turns.id AND NOT EXISTS (
+                    SELECT 1 FROM evaluations AS earlier
+                    WHERE earlier.turn_id = evaluations.turn_id AND earlier.id < evaluations.id
+                )
             ),
-            first_fast AS (
-                SELECT trajectory_id, min(number) AS number FROM judged WHERE fast GROUP BY trajectory_id
+            first_fast AS MATERIALIZED (
+                SELECT number, count(*) AS trajectories FROM (
+                    SELECT trajectory_id, min(number) AS number FROM seen WHERE fast = 1 GROUP BY trajectory_id
+                ) AS firsts GROUP BY number
             ),
             by_turn AS (
-                SELECT number AS turn,
-                       (SELECT count(*) FROM rollouts) AS trajectories,
-                       sum(CASE WHEN known THEN 1 ELSE 0 END) AS evaluated,
-                       sum(CASE WHEN correct THEN 1 ELSE 0 END) AS correct,
-                       sum(CASE WHEN fast THEN 1 ELSE 0 END) AS fast
-                FROM judged GROUP BY number
+                SELECT number, count(*) AS evaluated, sum(correct) AS correct, sum(fast) AS fast
+                FROM seen GROUP BY number
+            ),
+            numbers AS (
+                SELECT DISTINCT turns.number FROM rollouts CROSS JOIN turns WHERE turns.trajectory_id = rollouts.id
+            ),
+            every AS (
+                SELECT numbers.number AS turn, (SELECT count(*) FROM rollouts) AS trajectories,
+                       COALESCE(evaluated, 0) AS evaluated, COALESCE(correct, 0) AS correct, COALESCE(fast, 0) AS fast
+                FROM numbers LEFT JOIN by_turn ON by_turn.number = numbers.number
             )
             SELECT turn, trajectories, evaluated, correct, fast,
                    CAST(fast AS DOUBLE PRECISION) / trajectories AS fast_p,
-                   (SELECT CAST(count(*) AS DOUBLE PRECISION) FROM first_fast WHERE first_fast.number <= turn)
-                       / trajectories AS best_so_far
-            FROM by_turn ORDER BY turn
+                   CAST((SELECT COALESCE(sum(first_fast.trajectories), 0) FROM first_fast WHERE number <= turn)
+                       AS DOUBLE PRECISION) / trajectories AS best_so_far
+            FROM every ORDER BY turn
             """,
             {"run": RUN, "p": Parameter(float, "speedup to reach", default=1.0)},
         ),
@@ -152,7 +170,8 @@ QUERIES = {
             FROM judged AS evaluations JOIN problems ON problems.hash = evaluations.problem_hash
             JOIN evaluations AS before ON before.id = evaluations.id
             LEFT JOIN runs ON runs.id = evaluations.run_id
-            WHERE (CAST(:run AS TEXT) IS NULL OR runs.name = :run) AND before.integrity <> evaluations.integrity
+            WHERE evaluations.id IN (SELECT evaluation_id FROM verdicts)
+              AND (CAST(:run AS TEXT) IS NULL OR runs.name = :run) AND before.integrity <> evaluations.integrity
             ORDER BY evaluations.finished_at DESC, evaluations.id DESC
             LIMIT :limit
             """,
@@ -166,11 +185,13 @@ QUERIES = {
             """
             SELECT origin, count(DISTINCT evaluation_id) AS evaluations, sum(device_us) AS device_us,
                    sum(launches) AS launches, profile_kernels.name AS name
-            FROM profile_kernels JOIN evaluations ON evaluations.id = profile_kernels.evaluation_id
-            JOIN problems ON problems.hash = evaluations.problem_hash
-            LEFT JOIN runs ON runs.id = evaluations.run_id
-            WHERE (CAST(:run AS TEXT) IS NULL OR runs.name = :run)
-              AND (CAST(:problem AS TEXT) IS NULL OR problems.name = :problem)
+            FROM profile_kernels
+            WHERE (CAST(:run AS TEXT) IS NULL OR evaluation_id IN (
+                SELECT evaluations.id FROM evaluations JOIN runs ON runs.id = evaluations.run_id WHERE runs.name = :run
+            )) AND (CAST(:problem AS TEXT) IS NULL OR evaluation_id IN (
+                SELECT evaluations.id FROM evaluations JOIN problems ON problems.hash = evaluations.problem_hash
+                WHERE problems.name = :problem
+            ))
             GROUP BY origin, profile_kernels.name
             ORDER BY device_us DESC, name
             LIMIT :limit
@@ -233,9 +254,9 @@ QUERIES = {
 }
 
 
-def in_force(sql: str) -> str:
-    """Return a query's SQL with the evaluations under the verdicts in force."""
-    return sql.replace("judged AS evaluations", f"({JUDGED}) AS evaluations")
+def in_force(sql: str, dialect: str) -> str:
+    """Return a query's SQL for a database, with the evaluations under the verdicts in force."""
+    return _EPOCH.sub(_SECONDS[dialect], sql).replace("judged AS evaluations", f"({JUDGED}) AS evaluations")
 
 
 @contextmanager
@@ -254,7 +275,8 @@ def ask(store: Store, name: str, values: Mapping[str, Value]) -> Iterator[Rows]:
         for run in (given.get("run"), given.get("other")):
             if run is not None and connection.execute(known, {"run": run}).first() is None:
                 raise BadInput(f"There is no run named `{run}`.")
-        statement = text(in_force(query.sql)).columns(**dict.fromkeys(query.times, UtcDateTime()))
+        sql = in_force(query.sql, connection.dialect.name)
+        statement = text(sql).columns(**dict.fromkeys(query.times, UtcDateTime()))
         yield _rows(connection.execute(statement, given, execution_options={"yield_per": CHUNK}))
 
 

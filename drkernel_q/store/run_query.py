@@ -4,6 +4,7 @@ A turn is judged by its first facts, as everywhere.
 """
 
 from drkernel_q.store.named import ANY_PROBLEM, LIMIT, RUN, NamedQuery, Parameter
+from drkernel_q.store.verdict import FACTS_OF_TURN, OF_TURN
 
 LAZY = Parameter(float, "profile ratio that is lazy below this", default=0.3)
 _LIKE = Parameter(str, "pattern of names, with % for anything; all of them otherwise")
@@ -21,28 +22,23 @@ RATES = """
     CAST(rejected AS DOUBLE PRECISION) / NULLIF(evaluations, 0) AS hack_rate,
     CAST(lazy AS DOUBLE PRECISION) / NULLIF(honest, 0) AS lazy_rate
 """
-#: The first facts of each turn.
-_OF_TURN = """
-    LEFT JOIN judged AS evaluations
-        ON evaluations.id = (SELECT min(id) FROM evaluations AS own WHERE own.turn_id = turns.id)
-"""
-_ROLLOUTS = """
-    trajectories JOIN runs ON runs.id = trajectories.run_id
-    JOIN problems ON problems.hash = trajectories.problem_hash
-    JOIN turns ON turns.trajectory_id = trajectories.id
-"""
-
-#: The honest kernels of a run; those of place 1 are the best of a problem on a kind of device.
+#: The best honest kernel of each problem of a run on each kind of device: the first of those with the highest
+#: speedup_low. (Numbering them within their problem would sort all of them.)
 BEST = f"""
-    SELECT evaluations.id, evaluations.problem_hash, evaluations.device_kind, kernel_hash, turn_id, request_id,
-           speedup_low, speedup, speedup_high, profile_ratio,
-           row_number() OVER (
-               PARTITION BY evaluations.problem_hash, evaluations.device_kind
-               ORDER BY speedup_low DESC, evaluations.id
-           ) AS place
-    FROM judged AS evaluations JOIN runs ON runs.id = evaluations.run_id
-    WHERE runs.name = :run AND {HONEST} AND speedup_low IS NOT NULL
+    SELECT min(evaluations.id) AS id
+    FROM (
+        SELECT run_id, evaluations.problem_hash, evaluations.device_kind, max(speedup_low) AS peak
+        FROM judged AS evaluations JOIN runs ON runs.id = evaluations.run_id
+        WHERE runs.name = :run AND {HONEST}
+        GROUP BY run_id, evaluations.problem_hash, evaluations.device_kind
+    ) AS peaks JOIN judged AS evaluations
+        ON evaluations.run_id = peaks.run_id AND evaluations.problem_hash = peaks.problem_hash
+        AND evaluations.device_kind = peaks.device_kind
+    WHERE {HONEST} AND speedup_low = peak
+    GROUP BY evaluations.problem_hash, evaluations.device_kind
 """  # noqa: S608 - constants of this file
+
+_BEST_OF_OTHER = BEST.replace(":run", ":other")
 
 RUN_QUERIES = (
     NamedQuery(
@@ -78,15 +74,21 @@ RUN_QUERIES = (
         "trajectories",
         "The trajectories of a run: how long, how many honest turns, and the fastest of these.",
         f"""
-        SELECT problems.name AS problem, trajectories.number AS trajectory, count(turns.id) AS turns,
-               count(CASE WHEN {HONEST} THEN 1 END) AS honest,
+        SELECT problem, trajectory, count(turn) AS turns, count(CASE WHEN {HONEST} THEN 1 END) AS honest,
                count(CASE WHEN integrity = 'rejected' THEN 1 END) AS rejected,
                max(CASE WHEN {HONEST} THEN speedup END) AS best
-        FROM {_ROLLOUTS} {_OF_TURN}
-        WHERE runs.name = :run AND (CAST(:problem AS TEXT) IS NULL OR problems.name = :problem)
-        GROUP BY trajectories.id, problems.name, trajectories.number
+        FROM (
+            SELECT listed.id, listed.problem, listed.number AS trajectory, turns.id AS turn, {FACTS_OF_TURN}
+            FROM (
+                SELECT trajectories.id, problems.name AS problem, trajectories.number
+                FROM runs CROSS JOIN problems CROSS JOIN trajectories
+                WHERE runs.name = :run AND trajectories.run_id = runs.id AND trajectories.problem_hash = problems.hash
+                  AND (CAST(:problem AS TEXT) IS NULL OR problems.name = :problem)
+                ORDER BY problems.name, problems.hash, trajectories.number LIMIT :limit
+            ) AS listed LEFT JOIN turns ON turns.trajectory_id = listed.id {OF_TURN}
+        ) AS seen
+        GROUP BY id, problem, trajectory
         ORDER BY problem, trajectory
-        LIMIT :limit
         """,  # noqa: S608 - constants of this file
         {"run": RUN, "problem": ANY_PROBLEM, "limit": _MANY},
     ),
@@ -94,19 +96,24 @@ RUN_QUERIES = (
         "turns",
         "The turns of a run, one a row, by problem, trajectory and turn.",
         f"""
-        SELECT problems.name AS problem, trajectories.number AS trajectory, turns.number AS turn, outcome, integrity,
-               speedup_low, speedup, speedup_high, profile_ratio, finish_reason, policy_version,
-               turns.kernel_hash, error
-        FROM {_ROLLOUTS} {_OF_TURN}
-        WHERE runs.name = :run
-          AND (CAST(:problem AS TEXT) IS NULL OR problems.name = :problem)
-          AND (CAST(:trajectory AS INTEGER) IS NULL OR trajectories.number = :trajectory)
-          AND (CAST(:turn AS INTEGER) IS NULL OR turns.number = :turn)
+        SELECT problem, trajectory, turn, outcome, integrity, speedup_low, speedup, speedup_high, profile_ratio,
+               finish_reason, policy_version, kernel_hash, error
+        FROM (
+            SELECT problems.name AS problem, problems.hash AS problem_hash, trajectories.number AS trajectory,
+                   turns.number AS turn, {FACTS_OF_TURN}, finish_reason, policy_version, turns.kernel_hash,
+                   evaluations.error
+            FROM runs CROSS JOIN problems CROSS JOIN trajectories CROSS JOIN turns {OF_TURN}
+            WHERE runs.name = :run AND trajectories.run_id = runs.id AND trajectories.problem_hash = problems.hash
+              AND turns.trajectory_id = trajectories.id
+        ) AS seen
+        WHERE (CAST(:problem AS TEXT) IS NULL OR problem = :problem)
+          AND (CAST(:trajectory AS INTEGER) IS NULL OR trajectory = :trajectory)
+          AND (CAST(:turn AS INTEGER) IS NULL OR turn = :turn)
           AND (CAST(:outcome AS TEXT) IS NULL OR outcome = :outcome)
           AND (CAST(:integrity AS TEXT) IS NULL OR integrity = :integrity)
           AND (CAST(:faster_than AS DOUBLE PRECISION) IS NULL OR speedup >= :faster_than)
           AND (CAST(:lazier_than AS DOUBLE PRECISION) IS NULL OR profile_ratio < :lazier_than)
-        ORDER BY problem, trajectory, turn
+        ORDER BY problem, problem_hash, trajectory, turn
         LIMIT :limit
         """,  # noqa: S608 - constants of this file
         {
@@ -127,9 +134,10 @@ RUN_QUERIES = (
         f"""
         SELECT problems.name AS problem, device_kind, speedup_low, speedup, speedup_high, profile_ratio, kernel_hash,
                kernels.source
-        FROM ({BEST}) AS best
-        JOIN problems ON problems.hash = best.problem_hash JOIN kernels ON kernels.hash = best.kernel_hash
-        WHERE place = 1 AND (CAST(:problem AS TEXT) IS NULL OR problems.name = :problem)
+        FROM ({BEST}) AS best CROSS JOIN judged AS evaluations CROSS JOIN problems CROSS JOIN kernels
+        WHERE evaluations.id = best.id AND problems.hash = evaluations.problem_hash
+          AND kernels.hash = evaluations.kernel_hash
+          AND (CAST(:problem AS TEXT) IS NULL OR problems.name = :problem)
         ORDER BY problem, device_kind
         """,  # noqa: S608 - constants of this file
         {"run": RUN, "problem": ANY_PROBLEM},
@@ -146,7 +154,10 @@ RUN_QUERIES = (
                    WHERE earlier.trajectory_id = turns.trajectory_id AND earlier.number < turns.number
                    ORDER BY earlier.number DESC LIMIT 1
                ) AS before, kernels.source
-        FROM (SELECT * FROM ({BEST}) AS ranked WHERE place = 1 ORDER BY speedup_low DESC, id LIMIT :limit) AS best
+        FROM (
+            SELECT evaluations.* FROM ({BEST}) AS ids CROSS JOIN judged AS evaluations WHERE evaluations.id = ids.id
+            ORDER BY speedup_low DESC, evaluations.id LIMIT :limit
+        ) AS best
         JOIN problems ON problems.hash = best.problem_hash JOIN kernels ON kernels.hash = best.kernel_hash
         LEFT JOIN turns ON turns.id = best.turn_id LEFT JOIN trajectories ON trajectories.id = turns.trajectory_id
         ORDER BY speedup_low DESC, best.id
@@ -159,16 +170,11 @@ RUN_QUERIES = (
         "of the other where the intervals do not meet.",
         f"""
         WITH best AS (
-            SELECT * FROM (
-                SELECT runs.name AS run, evaluations.problem_hash, evaluations.device_kind,
-                       speedup_low, speedup, speedup_high,
-                       row_number() OVER (
-                           PARTITION BY runs.id, evaluations.problem_hash, evaluations.device_kind
-                           ORDER BY speedup_low DESC, evaluations.id
-                       ) AS place
-                FROM judged AS evaluations JOIN runs ON runs.id = evaluations.run_id
-                WHERE runs.name IN (:run, :other) AND {HONEST} AND speedup_low IS NOT NULL
-            ) AS ranked WHERE place = 1
+            SELECT 1 AS side, evaluations.* FROM ({BEST}) AS ids CROSS JOIN judged AS evaluations
+            WHERE evaluations.id = ids.id
+            UNION ALL
+            SELECT 2 AS side, evaluations.* FROM ({_BEST_OF_OTHER}) AS ids CROSS JOIN judged AS evaluations
+            WHERE evaluations.id = ids.id
         ),
         met AS (
             SELECT DISTINCT problem_hash, device_kind
@@ -183,9 +189,9 @@ RUN_QUERIES = (
                         THEN 'slower'
                     WHEN one.speedup IS NULL THEN 'neither' ELSE 'same' END AS change
         FROM met JOIN problems ON problems.hash = met.problem_hash
-        LEFT JOIN best AS one ON one.run = :run AND one.problem_hash = met.problem_hash
+        LEFT JOIN best AS one ON one.side = 1 AND one.problem_hash = met.problem_hash
             AND one.device_kind = met.device_kind
-        LEFT JOIN best AS two ON two.run = :other AND two.problem_hash = met.problem_hash
+        LEFT JOIN best AS two ON two.side = 2 AND two.problem_hash = met.problem_hash
             AND two.device_kind = met.device_kind
         ORDER BY problem, met.device_kind
         """,  # noqa: S608 - constants of this file
@@ -199,10 +205,10 @@ RUN_QUERIES = (
                count(CASE WHEN mismatch = 'kept' THEN 1 END) AS matched,
                count(keep_probability) AS drawn, count(CASE WHEN lazy THEN 1 END) AS lazy,
                count(CASE WHEN advantage IS NOT NULL AND mismatch = 'kept' AND NOT lazy THEN 1 END) AS learned
-        FROM lessons JOIN turns ON turns.id = lessons.turn_id
-        JOIN trajectories ON trajectories.id = turns.trajectory_id
-        JOIN runs ON runs.id = trajectories.run_id
-        WHERE runs.name = :run GROUP BY step
+        FROM runs CROSS JOIN trajectories CROSS JOIN turns CROSS JOIN lessons
+        WHERE runs.name = :run AND trajectories.run_id = runs.id AND turns.trajectory_id = trajectories.id
+          AND lessons.turn_id = turns.id
+        GROUP BY step
         ORDER BY step
         """,
         {"run": RUN},

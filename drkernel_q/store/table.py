@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, get_args
 
-from sqlalchemy import CheckConstraint, MetaData, Table, UniqueConstraint, inspect
+from sqlalchemy import CheckConstraint, Index, MetaData, Table, UniqueConstraint, inspect
 from sqlmodel import Field, SQLModel
 
 from drkernel_q.evaluation import Failure, Integrity, Outcome
@@ -26,6 +26,11 @@ NAMING = {
     "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
     "pk": "pk_%(table_name)s",
 }
+
+
+#: What an evaluation came to, and when and where it was made: columns that an index holds.
+_VERDICT = ("outcome", "integrity", "speedup_low", "speedup", "speedup_high", "profile_ratio")
+_COURSE = ("submitted_at", "finished_at", "judged_s", "worker")
 
 
 def _one_of(column: str, values: Iterable[str]) -> CheckConstraint:
@@ -50,6 +55,7 @@ class ProblemRow(Row, table=True):
     """A reference, under the first name that it came with."""
 
     __tablename__ = "problems"
+    __table_args__ = (Index("ix_problems_name_hash", "name", "hash"),)
 
     hash: str = Field(primary_key=True, sa_type=SafeText)
     name: str = Field(sa_type=SafeText)
@@ -117,6 +123,7 @@ class TurnRow(Row, table=True):
     __table_args__ = (
         UniqueConstraint("trajectory_id", "number"),
         CheckConstraint("number >= 1", name="number"),
+        Index("ix_turns_of_trajectory", "trajectory_id", "number", "policy_version", "kernel_hash"),
     )
 
     id: int | None = Field(default=None, primary_key=True)
@@ -181,6 +188,9 @@ class EvaluationRow(Row, table=True):
         CheckConstraint("attempt >= 1", name="attempt"),
         CheckConstraint("speedup >= 0", name="speedup"),
         CheckConstraint("profile_ratio >= 0", name="profile_ratio"),
+        # What questions about whole runs need, so that none reads a document.
+        Index("ix_evaluations_of_run", "run_id", "problem_hash", "device_kind", *_VERDICT, *_COURSE),
+        Index("ix_evaluations_of_turn", "turn_id", *_VERDICT),
     )
 
     id: int | None = Field(default=None, primary_key=True)
@@ -190,7 +200,7 @@ class EvaluationRow(Row, table=True):
     kernel_hash: str = Field(foreign_key="kernels.hash", index=True, sa_type=SafeText)
     kernel_name: str = Field(sa_type=SafeText)
     run_id: int | None = Field(default=None, foreign_key="runs.id", index=True)
-    turn_id: int | None = Field(default=None, foreign_key="turns.id", index=True)
+    turn_id: int | None = Field(default=None, foreign_key="turns.id")
     content_key: str | None = Field(default=None, index=True, sa_type=SafeText)
     """`EvaluationRequest.content_key`: evaluations with the same key measured the same thing."""
     protocol: dict[str, Any] | None = Field(default=None, sa_type=SafeJson)

@@ -23,6 +23,22 @@ JUDGED = """
     FROM evaluations LEFT JOIN verdicts
         ON verdicts.id = (SELECT max(id) FROM verdicts AS later WHERE later.evaluation_id = evaluations.id)
 """
+#: Turns with their first facts under the verdict in force, for a join that ends with `turns`. (`judged` on the right of
+#: an outer join is made for all evaluations of the store, on SQLite.)
+OF_TURN = """
+    LEFT JOIN evaluations
+        ON evaluations.id = (SELECT min(own.id) FROM evaluations AS own WHERE own.turn_id = turns.id)
+    LEFT JOIN verdicts
+        ON verdicts.id = (SELECT max(later.id) FROM verdicts AS later WHERE later.evaluation_id = evaluations.id)
+"""
+#: Columns of such facts.
+FACTS_OF_TURN = """
+    evaluations.outcome, COALESCE(verdicts.integrity, evaluations.integrity) AS integrity,
+    COALESCE(verdicts.speedup_low, evaluations.speedup_low) AS speedup_low,
+    COALESCE(verdicts.speedup, evaluations.speedup) AS speedup,
+    COALESCE(verdicts.speedup_high, evaluations.speedup_high) AS speedup_high,
+    evaluations.profile_ratio
+"""
 
 
 def add(connection: Connection, evaluation_id: int, verdict: Verdict) -> None:
