@@ -78,8 +78,9 @@ QUERIES = {
                 SELECT turns.trajectory_id, turns.number,
                        CASE WHEN outcome = 'correct' AND integrity = 'clean' THEN 1 ELSE 0 END AS correct,
                        CASE WHEN outcome = 'correct' AND integrity = 'clean' AND speedup >= :p THEN 1 ELSE 0 END AS fast
-                FROM rollouts CROSS JOIN turns CROSS JOIN judged AS evaluations
-                WHERE turns.trajectory_id = rollouts.id AND evaluations.turn_id = turns.id AND NOT EXISTS (
+                FROM runs CROSS JOIN trajectories CROSS JOIN turns CROSS JOIN judged AS evaluations
+                WHERE runs.name = :run AND trajectories.run_id = runs.id AND turns.trajectory_id = trajectories.id
+                  AND evaluations.turn_id = turns.id AND NOT EXISTS (
                     SELECT 1 FROM evaluations AS earlier
                     WHERE earlier.turn_id = evaluations.turn_id AND earlier.id < evaluations.id
                 )
