@@ -3,10 +3,14 @@
 from drkernel_q.store.named import LIMIT, RUN, NamedQuery, Parameter
 from drkernel_q.store.run_query import COUNTS, HONEST, LAZY, RATES
 
+#: Honest kernels that were profiled, apart from whatever sorts them: otherwise SQLite takes another index and reads all
+#: rows.
 _PROFILED = f"""
-    SELECT evaluations.id, problem_hash, profile_ratio
-    FROM judged AS evaluations JOIN runs ON runs.id = evaluations.run_id
-    WHERE runs.name = :run AND {HONEST} AND profile_ratio IS NOT NULL
+    WITH profiled AS MATERIALIZED (
+        SELECT evaluations.id, problem_hash, profile_ratio
+        FROM judged AS evaluations JOIN runs ON runs.id = evaluations.run_id
+        WHERE runs.name = :run AND {HONEST} AND profile_ratio IS NOT NULL
+    )
 """  # noqa: S608 - constants of this package
 
 ANALYSIS_QUERIES = (
@@ -93,12 +97,13 @@ ANALYSIS_QUERIES = (
         "lazy-and-fused",
         "Device time by kernel of the honest kernels of a run with the lowest and with the highest profile ratio.",
         f"""
+        {_PROFILED}
         SELECT problems.name AS problem, ends.profile_ratio, profile_kernels.origin, profile_kernels.device_us,
                profile_kernels.name
         FROM (
-            SELECT * FROM ({_PROFILED} ORDER BY profile_ratio, evaluations.id LIMIT 1) AS lazy
+            SELECT * FROM (SELECT * FROM profiled ORDER BY profile_ratio, id LIMIT 1) AS lazy
             UNION
-            SELECT * FROM ({_PROFILED} ORDER BY profile_ratio DESC, evaluations.id LIMIT 1) AS fused
+            SELECT * FROM (SELECT * FROM profiled ORDER BY profile_ratio DESC, id LIMIT 1) AS fused
         ) AS ends
         JOIN problems ON problems.hash = ends.problem_hash
         JOIN profile_kernels ON profile_kernels.evaluation_id = ends.id
@@ -110,15 +115,14 @@ ANALYSIS_QUERIES = (
         "lazy-kernels",
         "The honest and correct kernels of a run that leave most of the work to others, laziest first.",
         f"""
-        SELECT problems.name AS problem, lazy.profile_ratio, lazy.speedup, evaluations.request_id, kernels.source
+        {_PROFILED}
+        SELECT problems.name AS problem, lazy.profile_ratio, evaluations.speedup, evaluations.request_id, kernels.source
         FROM (
-            SELECT evaluations.id, profile_ratio, speedup
-            FROM judged AS evaluations JOIN runs ON runs.id = evaluations.run_id
-            WHERE runs.name = :run AND {HONEST} AND profile_ratio < :lazy_below
-            ORDER BY profile_ratio, evaluations.id LIMIT :limit
-        ) AS lazy
-        JOIN evaluations ON evaluations.id = lazy.id
-        JOIN problems ON problems.hash = evaluations.problem_hash JOIN kernels ON kernels.hash = evaluations.kernel_hash
+            SELECT id, profile_ratio FROM profiled WHERE profile_ratio < :lazy_below
+            ORDER BY profile_ratio, id LIMIT :limit
+        ) AS lazy CROSS JOIN judged AS evaluations CROSS JOIN problems CROSS JOIN kernels
+        WHERE evaluations.id = lazy.id AND problems.hash = evaluations.problem_hash
+          AND kernels.hash = evaluations.kernel_hash
         ORDER BY lazy.profile_ratio, lazy.id
         """,  # noqa: S608 - constants of this package
         {"run": RUN, "lazy_below": LAZY, "limit": LIMIT},

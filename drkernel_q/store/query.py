@@ -70,8 +70,8 @@ QUERIES = {
             "Share of a run's trajectories that are honest, correct and at least p times faster, by turn; "
             "a trajectory without facts for a turn counts as a failure.",
             """
-            WITH rollouts AS (
-                SELECT trajectories.id FROM trajectories JOIN runs ON runs.id = trajectories.run_id
+            WITH rollouts AS MATERIALIZED (
+                SELECT count(*) AS trajectories FROM trajectories JOIN runs ON runs.id = trajectories.run_id
                 WHERE runs.name = :run
             ),
             seen AS MATERIALIZED (
@@ -81,9 +81,9 @@ QUERIES = {
                 FROM runs CROSS JOIN trajectories CROSS JOIN turns CROSS JOIN judged AS evaluations
                 WHERE runs.name = :run AND trajectories.run_id = runs.id AND turns.trajectory_id = trajectories.id
                   AND evaluations.turn_id = turns.id AND NOT EXISTS (
-                    SELECT 1 FROM evaluations AS earlier
-                    WHERE earlier.turn_id = evaluations.turn_id AND earlier.id < evaluations.id
-                )
+                      SELECT 1 FROM evaluations AS earlier
+                      WHERE earlier.turn_id = evaluations.turn_id AND earlier.id < evaluations.id
+                  )
             ),
             first_fast AS MATERIALIZED (
                 SELECT number, count(*) AS trajectories FROM (
@@ -95,12 +95,13 @@ QUERIES = {
                 FROM seen GROUP BY number
             ),
             numbers AS (
-                SELECT DISTINCT turns.number FROM rollouts CROSS JOIN turns WHERE turns.trajectory_id = rollouts.id
+                SELECT DISTINCT turns.number FROM runs CROSS JOIN trajectories CROSS JOIN turns
+                WHERE runs.name = :run AND trajectories.run_id = runs.id AND turns.trajectory_id = trajectories.id
             ),
             every AS (
-                SELECT numbers.number AS turn, (SELECT count(*) FROM rollouts) AS trajectories,
+                SELECT numbers.number AS turn, trajectories,
                        COALESCE(evaluated, 0) AS evaluated, COALESCE(correct, 0) AS correct, COALESCE(fast, 0) AS fast
-                FROM numbers LEFT JOIN by_turn ON by_turn.number = numbers.number
+                FROM rollouts CROSS JOIN numbers LEFT JOIN by_turn ON by_turn.number = numbers.number
             )
             SELECT turn, trajectories, evaluated, correct, fast,
                    CAST(fast AS DOUBLE PRECISION) / trajectories AS fast_p,
@@ -137,8 +138,8 @@ QUERIES = {
             "How often each outcome came with each first line of an error, most frequent first.",
             """
             SELECT outcome, count(*) AS evaluations, split_part(error, '\n', 1) AS error
-            FROM evaluations LEFT JOIN runs ON runs.id = evaluations.run_id
-            WHERE (CAST(:run AS TEXT) IS NULL OR runs.name = :run)
+            FROM evaluations
+            WHERE CAST(:run AS TEXT) IS NULL OR run_id = (SELECT runs.id FROM runs WHERE runs.name = :run)
             GROUP BY outcome, split_part(error, '\n', 1)
             ORDER BY evaluations DESC, outcome, error
             LIMIT :limit
@@ -185,15 +186,20 @@ QUERIES = {
             "over evaluations.",
             """
             SELECT origin, count(DISTINCT evaluation_id) AS evaluations, sum(device_us) AS device_us,
-                   sum(launches) AS launches, profile_kernels.name AS name
-            FROM profile_kernels
-            WHERE (CAST(:run AS TEXT) IS NULL OR evaluation_id IN (
-                SELECT evaluations.id FROM evaluations JOIN runs ON runs.id = evaluations.run_id WHERE runs.name = :run
-            )) AND (CAST(:problem AS TEXT) IS NULL OR evaluation_id IN (
-                SELECT evaluations.id FROM evaluations JOIN problems ON problems.hash = evaluations.problem_hash
-                WHERE problems.name = :problem
-            ))
-            GROUP BY origin, profile_kernels.name
+                   sum(launches) AS launches, name
+            FROM (
+                SELECT origin, evaluation_id, device_us, launches, name FROM profile_kernels
+                WHERE CAST(:run AS TEXT) IS NULL AND CAST(:problem AS TEXT) IS NULL
+                UNION ALL
+                SELECT origin, evaluation_id, device_us, launches, profile_kernels.name
+                FROM evaluations JOIN problems ON problems.hash = evaluations.problem_hash
+                LEFT JOIN runs ON runs.id = evaluations.run_id
+                JOIN profile_kernels ON profile_kernels.evaluation_id = evaluations.id
+                WHERE (CAST(:run AS TEXT) IS NOT NULL OR CAST(:problem AS TEXT) IS NOT NULL)
+                  AND (CAST(:run AS TEXT) IS NULL OR runs.name = :run)
+                  AND (CAST(:problem AS TEXT) IS NULL OR problems.name = :problem)
+            ) AS ran
+            GROUP BY origin, name
             ORDER BY device_us DESC, name
             LIMIT :limit
             """,

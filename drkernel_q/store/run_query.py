@@ -178,7 +178,7 @@ RUN_QUERIES = (
         ),
         met AS (
             SELECT DISTINCT problem_hash, device_kind
-            FROM evaluations JOIN runs ON runs.id = evaluations.run_id WHERE runs.name IN (:run, :other)
+            FROM runs CROSS JOIN evaluations WHERE runs.name IN (:run, :other) AND evaluations.run_id = runs.id
         )
         SELECT problems.name AS problem, met.device_kind,
                one.speedup_low AS one_low, one.speedup AS one, one.speedup_high AS one_high,

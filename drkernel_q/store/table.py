@@ -123,7 +123,7 @@ class TurnRow(Row, table=True):
     __table_args__ = (
         UniqueConstraint("trajectory_id", "number"),
         CheckConstraint("number >= 1", name="number"),
-        Index("ix_turns_of_trajectory", "trajectory_id", "number", "policy_version", "kernel_hash"),
+        Index("ix_turns_of_trajectory", "trajectory_id", "number", "policy_version", "id"),
     )
 
     id: int | None = Field(default=None, primary_key=True)
@@ -189,8 +189,8 @@ class EvaluationRow(Row, table=True):
         CheckConstraint("speedup >= 0", name="speedup"),
         CheckConstraint("profile_ratio >= 0", name="profile_ratio"),
         # What questions about whole runs need, so that none reads a document.
-        Index("ix_evaluations_of_run", "run_id", "problem_hash", "device_kind", *_VERDICT, *_COURSE),
-        Index("ix_evaluations_of_turn", "turn_id", *_VERDICT),
+        Index("ix_evaluations_of_run", "run_id", "problem_hash", "device_kind", *_VERDICT, "turn_id", *_COURSE, "id"),
+        Index("ix_evaluations_of_turn", "turn_id", "id", *_VERDICT),
     )
 
     id: int | None = Field(default=None, primary_key=True)

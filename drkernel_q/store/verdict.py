@@ -26,8 +26,9 @@ JUDGED = """
 #: Turns with their first facts under the verdict in force, for a join that ends with `turns`. (`judged` on the right of
 #: an outer join is made for all evaluations of the store, on SQLite.)
 OF_TURN = """
-    LEFT JOIN evaluations
-        ON evaluations.id = (SELECT min(own.id) FROM evaluations AS own WHERE own.turn_id = turns.id)
+    LEFT JOIN evaluations ON evaluations.turn_id = turns.id AND NOT EXISTS (
+        SELECT 1 FROM evaluations AS earlier WHERE earlier.turn_id = turns.id AND earlier.id < evaluations.id
+    )
     LEFT JOIN verdicts
         ON verdicts.id = (SELECT max(later.id) FROM verdicts AS later WHERE later.evaluation_id = evaluations.id)
 """

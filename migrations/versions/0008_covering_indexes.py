@@ -15,15 +15,17 @@ depends_on = None
 
 _RUN = "ix_evaluations_of_run"
 _TURN = "ix_evaluations_of_turn"
+#: With the row's own number at the end, which is in every index of SQLite but in none of PostgreSQL.
+_COURSE = ["submitted_at", "finished_at", "judged_s", "worker"]
 _VERDICT = ["outcome", "integrity", "speedup_low", "speedup", "speedup_high", "profile_ratio"]
 
 
 def upgrade() -> None:
     columns = ["run_id", "problem_hash", "device_kind", *_VERDICT]
-    op.create_index(_RUN, "evaluations", [*columns, "submitted_at", "finished_at", "judged_s", "worker"])
-    op.create_index(_TURN, "evaluations", ["turn_id", *_VERDICT])
+    op.create_index(_RUN, "evaluations", [*columns, "turn_id", *_COURSE, "id"])
+    op.create_index(_TURN, "evaluations", ["turn_id", "id", *_VERDICT])
     op.drop_index("ix_evaluations_turn_id", "evaluations")
-    op.create_index("ix_turns_of_trajectory", "turns", ["trajectory_id", "number", "policy_version", "kernel_hash"])
+    op.create_index("ix_turns_of_trajectory", "turns", ["trajectory_id", "number", "policy_version", "id"])
     op.create_index("ix_problems_name_hash", "problems", ["name", "hash"])
 
 
