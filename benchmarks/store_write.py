@@ -1,56 +1,41 @@
-"""The store: evaluations a second that a persister writes, and how long each named query takes in a store that is full.
+"""The store: evaluations a second that a persister writes, and what questions take when it is full.
 
 `PYTHONPATH=. python benchmarks/store_write.py --turns 100000,1000000` works on SQLite in a file and on a PostgreSQL of
-its own, both in a folder that is removed (`--folder` says on which disk). It prints one JSON line for each database and
-way of writing, and one for each database and number of turns; then tables. A full store has a run of 16 trajectories a
-problem with 3 turns each, every turn with its own kernel and evaluation.
+its own, both in a folder that is removed (`--folder` says on which disk; a million turns take 9 to 12 GB). It prints
+one JSON line for each database and way of writing, and for each database and number of turns one with the queries and
+one with `drkq report`; then tables. Full stores are filled by their tables (`store_fill`), and not by the path that is
+measured. `--store URL` asks a store that was filled so.
 """
 
 import json
+import os
 import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
-from sqlalchemy import Connection, insert, text
+from sqlalchemy import create_engine, text
 
+from benchmarks.store_fill import RUN, SOURCE, Filler
 from drkernel_q.cli.output import emit_table
 from drkernel_q.evaluation import Evaluation, EvaluationRequest, Protocol, Reply
-from drkernel_q.problem import Problem
-from drkernel_q.store import Store, facts
+from drkernel_q.store import Store
 from drkernel_q.store.query import QUERIES, ask
-from drkernel_q.store.table import (
-    EvaluationRow,
-    KernelRow,
-    MessageRow,
-    ProfileKernelRow,
-    RunRow,
-    TrajectoryRow,
-    TurnRow,
-    table,
-)
-from drkernel_q.store.write import add_problems
 from tests.need import postgres_program
 from tests.services import Postgres
 from tests.values import a_reply, a_request, an_evaluation, observed
 
 #: Replies that the persister writes in one transaction, and one at a time.
 BATCHES = (200, 1)
-RUN = "run"
-TURNS, ROLLOUTS = 3, 16
-#: Rows that are inserted with one statement.
-CHUNK = 2_000
-#: Tokens of a prompt and of an answer.
-PROMPT_TOKENS, OUTPUT_TOKENS = 200, 200
-SOURCE = "import triton\n" + "# a kernel of ordinary length\n" * 60
-MESSAGE = "Here is a kernel.\n" * 20
 
 
 def samples() -> list[Evaluation]:
@@ -83,98 +68,8 @@ def writing(store: Store, batch: int, seconds: float) -> float:
     return written / elapsed_s
 
 
-class Filler:
-    """Fills a store by its tables, which is some hundred times faster than by its functions."""
-
-    def __init__(self, store: Store) -> None:
-        """Fill an empty store, or go on with one that this has begun."""
-        self.store = store
-        self.turns = 0
-        self.templates = [facts.columns(sample) for sample in samples()]
-        with store.writing() as connection:
-            facts.add_environments(connection, [sample.environment for sample in samples()])
-
-    def fill(self, turns: int) -> None:
-        """Add trajectories until there are so many turns."""
-        while self.turns < turns:
-            problems = min(CHUNK // (TURNS * ROLLOUTS), (turns - self.turns) // (TURNS * ROLLOUTS) + 1)
-            with self.store.writing() as connection:
-                self._add(connection, problems)
-
-    def _add(self, connection: Connection, count: int) -> None:
-        first = self.turns // (TURNS * ROLLOUTS)
-        problems = [Problem(name=f"p{first + n}", source=f"class Model: {first + n}") for n in range(count)]
-        add_problems(connection, problems)
-        if first == 0:
-            connection.execute(insert(table(RunRow)), {"id": 1, "name": RUN, "kind": "train", "created_at": _at(0)})
-        rows: dict[type, list[dict[str, Any]]] = {
-            row: [] for row in (KernelRow, TrajectoryRow, MessageRow, TurnRow, EvaluationRow, ProfileKernelRow)
-        }
-        for problem in problems:
-            for rollout in range(ROLLOUTS):
-                self._add_trajectory(rows, problem, rollout)
-        for row, values in rows.items():
-            connection.execute(insert(table(row)), values)
-
-    def _add_trajectory(self, rows: dict[type, list[dict[str, Any]]], problem: Problem, rollout: int) -> None:
-        trajectory = self.turns // TURNS + 1
-        rows[TrajectoryRow].append({"id": trajectory, "run_id": 1, "problem_hash": problem.hash, "number": rollout + 1})
-        parent = None
-        for number in range(1, TURNS + 1):
-            self.turns += 1
-            turn, kernel = self.turns, f"b2:{self.turns:032x}"
-            for role in ("user", "assistant"):
-                message = {"hash": f"{role}{turn}", "parent_hash": parent, "role": role, "content": MESSAGE}
-                rows[MessageRow].append(message)
-                parent = message["hash"]
-            rows[KernelRow].append({"hash": kernel, "name": "k", "source": SOURCE, "source_bytes": len(SOURCE)})
-            rows[TurnRow].append(
-                {
-                    "id": turn,
-                    "trajectory_id": trajectory,
-                    "number": number,
-                    "prompt_hash": f"user{turn}",
-                    "completion_hash": f"assistant{turn}",
-                    "kernel_hash": kernel,
-                    "kernel_name": "k",
-                    "prompt_ids": tuple(range(PROMPT_TOKENS)),
-                    "output_ids": tuple(range(OUTPUT_TOKENS)),
-                    "logprobs": (-0.5,) * OUTPUT_TOKENS,
-                }
-            )
-            self._add_evaluation(rows, problem, kernel, turn)
-
-    def _add_evaluation(self, rows: dict[type, list[dict[str, Any]]], problem: Problem, kernel: str, turn: int) -> None:
-        about = {
-            "id": turn,
-            "request_id": f"{turn:032x}",
-            "problem_hash": problem.hash,
-            "kernel_hash": kernel,
-            "kernel_name": "k",
-            "run_id": 1,
-            "turn_id": turn,
-            "content_key": f"b2:{turn // 2:032x}",
-            "worker": "w",
-            "attempt": 1,
-            "submitted_at": _at(turn),
-            "finished_at": _at(turn + 5),
-            "document_hash": f"b2:{turn:032x}",
-        }
-        rows[EvaluationRow].append(self.templates[turn % len(self.templates)] | about)
-        rows[ProfileKernelRow] += [
-            {"evaluation_id": turn, "name": name, "device_us": 9.0, "launches": 1, "origin": origin}
-            for name, origin in (("own", "candidate"), (f"at::{turn % 50}", "torch"))
-        ]
-
-
-def _at(second: int) -> datetime:
-    return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=second)
-
-
 def query_times(store: Store) -> dict[str, float]:
     """Ask each named query three times; return the median of its seconds, and of the lookups that a client makes."""
-    with store.writing() as connection:
-        connection.execute(text("ANALYZE"))
     times = {name: _median_s(lambda name=name: _ask(store, name)) for name in QUERIES}  # type: ignore[misc]
     times["(a reply by its id)"] = _median_s(lambda: store.find(f"{9:032x}"))
     since = datetime(2026, 1, 1, tzinfo=UTC)
@@ -198,10 +93,36 @@ def _median_s(work: Any) -> float:
     return statistics.median(seconds)
 
 
+def analyze(url: str) -> None:
+    """Let the database look at what it holds, as PostgreSQL does by itself some time after."""
+    engine = create_engine(url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text("ANALYZE" if engine.dialect.name == "sqlite" else "VACUUM ANALYZE"))
+    engine.dispose()
+
+
+def reporting(url: str) -> dict[str, float]:
+    """Run `drkq report` once; return its seconds and its memory at most, without a database server's."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "drkernel_q", "report", RUN, "-o", f"{folder}/report.html"]
+        environment = os.environ | {"DRKQ_STORE_URL": url, "DRKQ_DATA_DIR": folder}
+        start = time.perf_counter()
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        _, status, usage = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - start
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode != 0:
+            raise click.ClickException("The report failed.")
+        size_bytes = Path(folder, "report.html").stat().st_size
+    memory_mb, cpu_s = usage.ru_maxrss / 1024, usage.ru_utime + usage.ru_stime
+    found = {"seconds": round(seconds, 1), "cpu_s": round(cpu_s, 1), "memory_mb": round(memory_mb)}
+    return found | {"page_kb": size_bytes // 1000}
+
+
 @contextmanager
-def stores(names: list[str], folder: Path) -> Iterator[dict[str, Store]]:
+def stores(names: list[str], folder: Path) -> Iterator[dict[str, tuple[str, Store]]]:
     """Open an empty store in each kind of database."""
-    opened: dict[str, Store] = {}
+    opened: dict[str, tuple[str, Store]] = {}
     server: Postgres | None = None
     try:
         for name in names:
@@ -211,11 +132,11 @@ def stores(names: list[str], folder: Path) -> Iterator[dict[str, Store]]:
                 folder.chmod(0o755)
                 server = Postgres(folder / "postgres")
                 url = server.url(server.create())
-            opened[name] = Store.open(url)
-            opened[name].upgrade()
+            opened[name] = url, Store.open(url)
+            opened[name][1].upgrade()
         yield opened
     finally:
-        for store in opened.values():
+        for _, store in opened.values():
             store.close()
         if server is not None:
             server.stop()
@@ -225,9 +146,15 @@ def stores(names: list[str], folder: Path) -> Iterator[dict[str, Store]]:
 @click.option("--databases", default="sqlite,postgres", show_default=True, help="Which, by comma.")
 @click.option("--turns", default="100000", show_default=True, help="Turns of a full store, ascending, by comma.")
 @click.option("--seconds", default=10.0, show_default=True, help="How long each way of writing is tried.")
+@click.option("--store", "urls", multiple=True, metavar="URL", help="Only ask this full store; may be repeated.")
 @click.option("--folder", type=click.Path(path_type=Path, exists=True), help="Folder for the databases' own folder.")
-def main(databases: str, turns: str, seconds: float, folder: Path | None) -> None:
+def main(databases: str, turns: str, seconds: float, urls: tuple[str, ...], folder: Path | None) -> None:
     """Measure writing, then fill the stores and ask."""
+    for url in urls:
+        with Store.open(url) as store:
+            _ask_all(url.partition(":")[0].partition("+")[0], store, url, {})
+    if urls:
+        return
     names = databases.split(",")
     if "postgres" in names and postgres_program("initdb") is None:
         raise click.ClickException("PostgreSQL is not installed.")
@@ -236,7 +163,7 @@ def main(databases: str, turns: str, seconds: float, folder: Path | None) -> Non
         with stores(names, own) as opened:
             rates = [
                 {"benchmark": "store_write", "database": name, "batch": batch, "evaluations_per_s": round(rate, 1)}
-                for name, store in opened.items()
+                for name, (_, store) in opened.items()
                 for batch in BATCHES
                 if (rate := writing(store, batch, seconds))
             ]
@@ -247,23 +174,27 @@ def main(databases: str, turns: str, seconds: float, folder: Path | None) -> Non
             shutil.rmtree(own)
             own.mkdir()
             with stores([name], own) as opened:
-                _fill_and_ask(name, opened[name], [int(number) for number in turns.split(",")])
+                _fill_and_ask(name, *opened[name], [int(number) for number in turns.split(",")])
     finally:
         shutil.rmtree(own)
 
 
-def _fill_and_ask(name: str, store: Store, sizes: list[int]) -> None:
+def _fill_and_ask(name: str, url: str, store: Store, sizes: list[int]) -> None:
     filler = Filler(store)
     for size in sizes:
         start = time.perf_counter()
         filler.fill(size)
-        filled_s = time.perf_counter() - start
-        times = query_times(store)
-        facts_of = {"database": name, "turns": filler.turns}
-        sized = {"filled_s": round(filled_s, 1), "size_mb": round(store.status().size_bytes / 1e6)}
-        queries = {query: round(1000 * seconds, 2) for query, seconds in times.items()}
-        click.echo(json.dumps({"benchmark": "store_query"} | facts_of | sized | {"queries_ms": queries}))
-        emit_table(("query", f"{name}, {filler.turns} turns, ms"), list(queries.items()))
+        _ask_all(name, store, url, {"filled_s": round(time.perf_counter() - start, 1)})
+
+
+def _ask_all(name: str, store: Store, url: str, more: dict[str, float]) -> None:
+    analyze(url)
+    status = store.status()
+    about = {"database": name, "turns": status.rows["turns"], "size_mb": round(status.size_bytes / 1e6), **more}
+    queries = {query: round(1000 * seconds, 2) for query, seconds in query_times(store).items()}
+    click.echo(json.dumps({"benchmark": "store_query", **about, "queries_ms": queries}))
+    click.echo(json.dumps({"benchmark": "report", **about, **reporting(url)}))
+    emit_table(("query", f"{name}, {about['turns']} turns, ms"), list(queries.items()))
 
 
 if __name__ == "__main__":
