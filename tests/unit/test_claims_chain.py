@@ -1,11 +1,14 @@
 """The chain of the claims: which problems and kernels are measured, and how runs then ask for them."""
 
+import ast
 from collections import Counter
 from pathlib import Path
 
 from benchmarks.claims import _conversations, _protocol, _rows, subset
 from drkernel_q.curriculum import Quality, generate
 from drkernel_q.evaluation import Protocol
+from drkernel_q.kernel import extract_kernel
+from drkernel_q.prompt import fenced
 from drkernel_q.store import Store
 from drkernel_q.store.export import write_file
 from tests.values import a_reply, a_request, an_evaluation
@@ -14,8 +17,16 @@ from tests.values import a_reply, a_request, an_evaluation
 def test_the_subset_begins_with_the_problems_whose_facts_are_recorded() -> None:
     chosen = subset(0, "123", train=30, heldout=4)
     first = list(generate(0, 60))
-    assert chosen.train == [each for each in first if each.split == "train"][:30]
-    assert chosen.heldout == [each for each in first if each.split == "heldout"][:4]
+    assert [each.problem for each in chosen.train] == [each.problem for each in first if each.split == "train"][:30]
+    assert [each.problem for each in chosen.heldout] == [each.problem for each in first if each.split == "heldout"][:4]
+    for exercise, plain in zip(chosen.heldout, (each for each in first if each.split == "heldout"), strict=False):
+        *family, hurried = exercise.solutions
+        assert tuple(family) == plain.solutions
+        assert hurried.quality is Quality.DECOY
+        ast.parse(hurried.kernel.source)
+        assert extract_kernel(fenced(hurried.kernel.source, "python")) == hurried.kernel.model_copy(
+            update={"name": "kernel"}
+        )
     assert {each.level for each in subset(0, "12", train=5, heldout=1).train} == {1, 2}
 
 
