@@ -18,6 +18,7 @@ from drkernel_q.evaluation import (
     Outcome,
     Protocol,
     Stage,
+    Timing,
     Verdict,
     side_name,
 )
@@ -105,6 +106,11 @@ def hidden_ms(device: str, claimed_ms: float, clock_ms: float, noise_ms: float) 
     """
     lacking = clock_ms - claimed_ms
     return lacking if lacking > max(MOST_HIDDEN[device] * clock_ms, noise_ms) else 0.0
+
+
+def is_adrift(device: str, timing: Timing) -> bool:
+    """Whether the reference's own time changed so much, from the first block to the last, that no speedup is known."""
+    return device != "cpu" and timing.drift > MOST_DRIFT and timing.drift * timing.reference_ms > LEAST_DRIFT_MS
 
 
 def missing(evaluation: Evaluation) -> list[Evidence]:
@@ -197,9 +203,7 @@ def _touched(_: Evaluation, observed: Observations, __: Protocol) -> Iterator[Ev
 
 def _drift(evaluation: Evaluation, _: Observations, __: Protocol) -> Iterator[Evidence]:
     timing = evaluation.timing
-    if timing is None or _device(evaluation) == "cpu":
-        return
-    if timing.drift > MOST_DRIFT and timing.drift * timing.reference_ms > LEAST_DRIFT_MS:
+    if timing is not None and is_adrift(_device(evaluation), timing):
         detail = f"the reference's own time changed by {timing.drift:.1%} while the kernel was timed"
         yield Evidence(code="D16", weight=Weight.FAILED, detail=detail)
 

@@ -12,7 +12,7 @@ from drkernel_q.lock import Lease, cpu_identity, open_lock
 from drkernel_q.queue.routing import capabilities
 
 #: Most lanes that a device gets unasked: each holds device memory of its own.
-MOST_LANES = 4
+MOST_LANES = 3
 
 
 class Device(NamedTuple):
