@@ -1,0 +1,67 @@
+"""The facts that were measured on an H200 and are kept here: what the judge said there of kernels of known quality."""
+
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from drkernel_q import rules
+from drkernel_q.curriculum import Quality, generate
+from drkernel_q.evaluation import Evaluation, Integrity, Outcome
+from drkernel_q.reward import reward
+from drkernel_q.store import Store
+from drkernel_q.store.fact_file import import_facts
+from drkernel_q.store.facts import load
+from tests.values import H200
+
+FACTS = Path(__file__).parents[2] / "benchmarks" / "facts" / "h200.parquet"
+
+
+@pytest.fixture(scope="module")
+def facts() -> dict[str, list[Evaluation]]:
+    """Evaluations by the quality of the kernel; by `written` those of kernels that a small model wrote."""
+    known = {
+        (exercise.problem.hash, solution.kernel.source): solution.quality.value
+        for exercise in generate(0, 30)
+        for solution in exercise.solutions
+    }
+    found: dict[str, list[Evaluation]] = defaultdict(list)
+    for row in pq.read_table(FACTS).to_pylist():
+        quality = known.get((row["problem_hash"], row["kernel_source"]), "written")
+        found[quality].append(load(json.loads(row["document"])))
+    return found
+
+
+def test_they_are_imported_as_facts_of_their_device(store: Store) -> None:
+    done = import_facts(store, FACTS)
+    assert (done.added, done.device_kinds) == (172, (H200,))
+
+
+def test_the_judge_told_good_kernels_from_bad_ones(facts: dict[str, list[Evaluation]]) -> None:
+    outcomes = {quality: {each.outcome for each in facts[quality]} for quality in facts}
+    assert outcomes[Quality.BROKEN.value] == {Outcome.COMPILE_ERROR}
+    assert outcomes[Quality.EDGE.value] == outcomes[Quality.WRONG.value] == {Outcome.WRONG_VALUE}
+    assert {each.integrity for each in facts[Quality.DECOY.value]} == {Integrity.REJECTED}
+    assert not any(reward(each) for each in facts[Quality.DECOY.value])
+    for quality in (Quality.FUSED, Quality.PARTIAL, Quality.LAZY, Quality.NAIVE):
+        assert facts[quality.value]
+        assert all(each.honest_and_correct for each in facts[quality.value])
+
+
+def test_fused_kernels_are_fast_and_lazy_ones_do_little(facts: dict[str, list[Evaluation]]) -> None:
+    for fused in facts[Quality.FUSED.value]:
+        assert fused.speedup is not None
+        assert fused.speedup > 1.1
+        assert fused.profile_ratio == pytest.approx(1.0, abs=0.01)
+    for lazy in facts[Quality.LAZY.value]:
+        assert lazy.speedup == pytest.approx(1.0, abs=0.05)
+        assert lazy.profile_ratio is not None
+        assert lazy.profile_ratio < 0.7
+
+
+def test_the_rules_of_today_come_to_the_same(facts: dict[str, list[Evaluation]]) -> None:
+    for evaluations in facts.values():
+        for evaluation in evaluations:
+            assert evaluation.revised(rules.judge(evaluation)) == evaluation
