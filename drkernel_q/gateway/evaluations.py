@@ -40,7 +40,12 @@ class BatchView(Value):
     evaluations: tuple[SubmissionView, ...]
 
 
-@router.post("/evaluations", status_code=status.HTTP_202_ACCEPTED, response_model=SubmissionView)
+@router.post(
+    "/evaluations",
+    status_code=status.HTTP_202_ACCEPTED,
+    response_model=SubmissionView,
+    responses={200: {"model": SubmissionView, "description": "The reply is there."}},
+)
 async def submit(order: Order, client: Submitter, request: Request, wait_s: Wait = 0) -> Response:
     """Submit a kernel, and wait for the reply if asked to.
 
@@ -100,7 +105,12 @@ async def follow(id: Id, client: Owner, request: Request) -> StreamingResponse:
     return _stream(gateway, [_own(gateway, client, id)])
 
 
-@router.post("/batches", status_code=status.HTTP_202_ACCEPTED, response_model=BatchView)
+@router.post(
+    "/batches",
+    status_code=status.HTTP_202_ACCEPTED,
+    response_model=BatchView,
+    responses={200: {"model": BatchView, "description": "All replies are there."}},
+)
 async def submit_batch(batch: Batch, client: Submitter, request: Request, wait_s: Wait = 0) -> Response:
     """Submit several kernels: all of them are accepted, or none.
 
