@@ -18,7 +18,7 @@ from drkernel_q.gateway.limits import Limits
 from drkernel_q.gateway.line import Line
 from drkernel_q.gateway.promises import Promises
 from drkernel_q.gateway.submission import Submission, order_digest
-from drkernel_q.queue.client import EvaluationQueue
+from drkernel_q.queue.client import EvaluationQueue, end_tasks
 from drkernel_q.queue.handle import Handle
 from drkernel_q.queue.registry import WorkerCard
 from drkernel_q.queue.routing import check_device, route, why_not
@@ -75,10 +75,7 @@ class Counter:
             yield
         finally:
             self.closing.set()
-            tasks = [dispatcher, *self._tasks]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await end_tasks([dispatcher, *self._tasks])
             if self._sending:
                 await asyncio.wait(self._sending, timeout=END_S)
 

@@ -18,6 +18,7 @@ from drkernel_q.errors import NoBroker
 from drkernel_q.evaluation import EvaluationRequest
 from drkernel_q.gateway.submission import Submission
 from drkernel_q.queue import keys
+from drkernel_q.queue.client import end_tasks
 from drkernel_q.value import Value
 
 log = logging.getLogger(__name__)
@@ -57,9 +58,7 @@ class Promises:
         try:
             yield
         finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+            await end_tasks([task])
             with suppress(RedisError):
                 await self._sweep()
 

@@ -110,7 +110,7 @@ class EvaluationQueue:
         try:
             self._lane = await asyncio.shield(connecting)
         except BaseException:
-            await _end([connecting])
+            await end_tasks([connecting])
             await self._disconnect()
             raise
         for run in (self._publisher.run, self._inbox.run, self._watch.run):
@@ -132,7 +132,7 @@ class EvaluationQueue:
         with suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 await self._publisher.drain()
-        await _end([*self._tasks, *self._view.tasks])
+        await end_tasks([*self._tasks, *self._view.tasks])
         with suppress(RedisError, TimeoutError):
             async with asyncio.timeout(CLOSE_S):
                 await self._redis.delete(self._stream)
@@ -315,8 +315,9 @@ class EvaluationQueue:
             self._pending.fail(pending, self._broken)
 
 
-async def _end(tasks: list[asyncio.Task[Any]]) -> None:
+async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
     """Cancel tasks until they end: redis-py writes by `wait_for`, which swallows some before Python 3.12."""
+    tasks = list(tasks)
     left = {task for task in tasks if not task.done()}
     while left:
         for task in left:
