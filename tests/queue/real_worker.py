@@ -49,12 +49,13 @@ class Service:
 
     worker: "subprocess.Popen[bytes]"
 
-    def __init__(self, broker: Broker, folder: Path) -> None:
+    def __init__(self, broker: Broker, folder: Path, lanes: int) -> None:
         self.broker = broker
         self.log = folder / "log"
         self.environment = os.environ | {"DRKQ_BROKER_URL": broker.url, "DRKQ_LOCK_DIR": f"{folder}/locks"}
         self.environment |= {
             "DRKQ_CACHE_DIR": str(folder),
+            "DRKQ_LANES": str(lanes),
             "DRKQ_STORE_URL": "postgresql+psycopg://drkq:secret@no/drkq",
         }
 
@@ -73,16 +74,17 @@ class Service:
             self.worker = subprocess.Popen(
                 command, env=self.environment, stdout=log, stderr=log, start_new_session=True
             )
-        name = f"-{self.worker.pid}"
-        registered = lambda: any(card.id.endswith(name) for card in self.cards())  # noqa: E731
+        name, lanes = f"-{self.worker.pid}", int(self.environment["DRKQ_LANES"])
+        mine = lambda: [card for card in self.cards() if card.id.partition(".")[0].endswith(name)]  # noqa: E731
+        registered = lambda: len(mine()) == lanes  # noqa: E731
         wait_until(registered, "the worker is registered", self.worker, limit_s=45)
 
 
 @contextmanager
-def running() -> Iterator[Service]:
-    """Start a broker and a worker; wait until the worker's card is up."""
+def running(lanes: int = 1) -> Iterator[Service]:
+    """Start a broker and a worker; wait until the worker's card is up, or those of all its lanes."""
     with own_broker() as broker, tempfile.TemporaryDirectory(prefix="dq-w-", dir="/tmp") as folder:
-        service = Service(broker, Path(folder))
+        service = Service(broker, Path(folder), lanes)
         try:
             service.start_worker()
             yield service
