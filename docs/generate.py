@@ -4,6 +4,7 @@ docs/reference/commands.md is what `drkq COMMAND -h` says, docs/reference/settin
 """
 
 import importlib
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -67,6 +68,18 @@ def settings() -> str:
 
 PAGES = {"commands.md": commands, "settings.md": settings}
 
+
+def main() -> int:
+    """Write the pages; with --check, only name those that say something else."""
+    written = {REFERENCE / name: write() for name, write in PAGES.items()}
+    if "--check" in sys.argv[1:]:
+        old = [path.name for path, text in written.items() if not path.exists() or path.read_text() != text]
+        sys.stderr.write("".join(f"{name} is out of date; run `python docs/generate.py`\n" for name in old))
+        return 1 if old else 0
+    for path, text in written.items():
+        path.write_text(text)
+    return 0
+
+
 if __name__ == "__main__":
-    for name, write in PAGES.items():
-        (REFERENCE / name).write_text(write())
+    raise SystemExit(main())

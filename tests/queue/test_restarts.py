@@ -72,7 +72,7 @@ async def test_nothing_is_lost_or_doubled(
                 await answered(40)
                 postgres.stop()
                 await answered(60)
-                await asyncio.to_thread(postgres.start)
+                postgres.start()  # not in a thread, with which it would end
                 await asyncio.to_thread(wait_until, lambda: len(ends(first)) >= 30, "it writes again")
                 live = await asyncio.to_thread(back_up, first, tmp_path / "live.sqlite")
                 assert 30 <= live["evaluations"] == live["attempts"] == live["kernels"]
