@@ -168,6 +168,7 @@ class Filler:
                 "id": turn,
                 "kernel_name": "k",
                 "turn_id": turn,
+                "judged_s": sample.evaluation.durations_s["total"],
                 "content_key": f"b2:{turn // 2:032x}",
                 "protocol": _PROTOCOL,
                 "submitted_at": _at(turn // WORKERS * 2.2 + turn * 13 % 30),

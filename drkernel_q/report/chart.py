@@ -24,7 +24,8 @@ MARKED = 40
 #: Bars of a panel; what is smaller is summed up.
 BARS = 6
 _TICKS = 4
-_NUMBER = "{:.3g}"
+#: From here on numbers are written out, without a fraction.
+_LARGE = 1000
 #: About the width of a letter.
 _LETTER = 6.3
 _ROW = 30
@@ -68,7 +69,7 @@ def lines(title: str, x: str, series: Mapping[str, Sequence[tuple[float, float]]
         marks.append(f'<polyline fill="none" stroke="{colour}" stroke-width="2"{dashes} points="{path}"/>')
         for point in each if len(each) <= MARKED else ():
             across, up = place(point)
-            said = escape(f"{name}: {shown(point[1], percent=percent)} at {x} {_NUMBER.format(point[0])}")
+            said = escape(f"{name}: {shown(point[1], percent=percent)} at {x} {shown(point[0], percent=False)}")
             marks.append(
                 f'<circle cx="{across:.1f}" cy="{up:.1f}" r="3" fill="{colour}"><title>{said}</title></circle>'
             )
@@ -100,7 +101,9 @@ def standalone(svg: str) -> str:
 
 def shown(value: float, *, percent: bool) -> str:
     """Return a number as it is written at an axis."""
-    return f"{value:.0%}" if percent else _NUMBER.format(value)
+    if percent:
+        return f"{value:.0%}"
+    return f"{value:,.0f}" if abs(value) >= _LARGE else f"{value:.3g}"
 
 
 def _bar(part: Bar, share: float, corner: tuple[float, float]) -> list[str]:
@@ -149,7 +152,7 @@ def _axes(x: str, across: tuple[float, float], up: tuple[float, float], *, perce
     row = HEIGHT - BOTTOM + 16
     for share, anchor in ((0.0, "start"), (1.0, "end")):
         place = LEFT + share * (WIDTH - LEFT - RIGHT)
-        value = _NUMBER.format(across[0] + share * (across[1] - across[0]))
+        value = shown(across[0] + share * (across[1] - across[0]), percent=False)
         marks.append(f'<text x="{place}" y="{row}" text-anchor="{anchor}" class="label">{value}</text>')
     marks.append(f'<text x="{WIDTH / 2}" y="{row}" text-anchor="middle" class="label">{escape(x)}</text>')
     return marks

@@ -20,8 +20,9 @@ JUDGED = """
            COALESCE(verdicts.speedup, evaluations.speedup) AS speedup,
            COALESCE(verdicts.speedup_low, evaluations.speedup_low) AS speedup_low,
            COALESCE(verdicts.speedup_high, evaluations.speedup_high) AS speedup_high
-    FROM evaluations LEFT JOIN verdicts
-        ON verdicts.id = (SELECT max(id) FROM verdicts AS later WHERE later.evaluation_id = evaluations.id)
+    FROM evaluations LEFT JOIN verdicts ON verdicts.evaluation_id = evaluations.id AND NOT EXISTS (
+        SELECT 1 FROM verdicts AS later WHERE later.evaluation_id = verdicts.evaluation_id AND later.id > verdicts.id
+    )
 """
 #: Turns with their first facts under the verdict in force, for a join that ends with `turns`. (`judged` on the right of
 #: an outer join is made for all evaluations of the store, on SQLite.)
@@ -29,8 +30,9 @@ OF_TURN = """
     LEFT JOIN evaluations ON evaluations.turn_id = turns.id AND NOT EXISTS (
         SELECT 1 FROM evaluations AS earlier WHERE earlier.turn_id = turns.id AND earlier.id < evaluations.id
     )
-    LEFT JOIN verdicts
-        ON verdicts.id = (SELECT max(later.id) FROM verdicts AS later WHERE later.evaluation_id = evaluations.id)
+    LEFT JOIN verdicts ON verdicts.evaluation_id = evaluations.id AND NOT EXISTS (
+        SELECT 1 FROM verdicts AS later WHERE later.evaluation_id = verdicts.evaluation_id AND later.id > verdicts.id
+    )
 """
 #: Columns of such facts.
 FACTS_OF_TURN = """
