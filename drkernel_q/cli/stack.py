@@ -49,7 +49,7 @@ def up(devices: tuple[str, ...], in_containers: bool, profiles: tuple[str, ...])
     with progress("Starting") as tell:
         found = local.keep(settings, devices or (settings.device,), tell)
     cards = _workers(found.url)
-    say(f"Running: {', '.join(card.device for card in cards)}. Stop with `drkq down`.")
+    say(f"Running: {', '.join(dict.fromkeys(card.device for card in cards))}. Stop with `drkq down`.")
 
 
 @click.command()

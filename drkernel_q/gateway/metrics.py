@@ -5,6 +5,7 @@ this gateway's; they begin with 0 when the gateway starts.
 """
 
 import asyncio
+import collections
 import logging
 import re
 from collections.abc import Iterator, Sequence
@@ -123,11 +124,12 @@ class Metrics(Collector):
         for queue, number in found.queues.items():
             queues.add_metric([queue], number)
         devices = GaugeMetricFamily(
-            "drkq_device_state", "1 for the state that a device is in.", labels=["host", "device", "kind", "state"]
+            "drkq_device_state", "Lanes of a device in each state.", labels=["host", "device", "kind", "state"]
         )
-        for card in found.cards:
+        lanes = collections.Counter((card.host, card.device, card.device_kind, card.state) for card in found.cards)
+        for host, device, kind in sorted({name[:3] for name in lanes}):
             for state in WorkerState:
-                devices.add_metric([card.host, card.device, card.device_kind, state.value], card.state is state)
+                devices.add_metric([host, device, kind, state.value], lanes[host, device, kind, state])
         yield from (waiting, queues, devices)
 
     async def _read(self, store: Store) -> None:

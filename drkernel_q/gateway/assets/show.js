@@ -7,9 +7,11 @@ const STATES = { idle: "good", busy: "busy", draining: "warn", quarantined: "bad
 
 export function tiles(overview) {
   const sum = (counts) => Object.values(counts).reduce((one, other) => one + other, 0);
-  const well = overview.devices.filter((each) => each.card.state !== "quarantined").length;
+  // A device has a card for each of its lanes.
+  const count = (cards) => new Set(cards.map(({ card }) => `${card.host} ${card.device}`)).size;
+  const all = count(overview.devices), well = count(overview.devices.filter(({ card }) => card.state !== "quarantined"));
   const shown = [
-    [`${well} / ${overview.devices.length}`, "devices in service", well < overview.devices.length || !well],
+    [`${well} / ${all}`, "devices in service", well < all || !well],
     [overview.devices.filter((each) => each.card.state === "busy").length, "at work"],
     [sum(overview.queues), "wait in the broker"],
     [sum(overview.waiting), "wait in the gateway"],
