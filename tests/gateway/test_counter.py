@@ -16,7 +16,7 @@ from drkernel_q.gateway.submission import Submission
 from drkernel_q.request import Priority
 from tests.gateway.conftest import LIMITS, Served, gateway_on
 from tests.gateway.test_evaluations import order
-from tests.queue.conftest import StartWorker, own_broker, worker_starter
+from tests.queue.conftest import Broker
 from tests.values import a_request
 
 
@@ -71,52 +71,35 @@ def post(client: httpx2.Client, **told: Any) -> str:
 
 
 @pytest.mark.redis
-def test_a_long_batch_of_one_client_does_not_hold_up_the_others(tmp_path: Path) -> None:
+def test_a_long_batch_of_one_client_does_not_hold_up_the_others(service: Broker, tmp_path: Path) -> None:
     limits = LIMITS.model_copy(update={"in_flight": 2, "in_flight_a_worker": 2})
-    with own_broker() as broker, worker_starter(tmp_path / "log") as start:
-        start(broker)
-        with gateway_on(broker, tmp_path, limits=limits) as served, served.client("ann") as ann:
-            ann.post("/v1/batches", json={"evaluations": [order(order={"sleep": 0.05}) for _ in range(40)]})
-            with served.client("bob") as bob:
-                mine = bob.post("/v1/evaluations", json=order("bob"), params={"wait_s": 20}).json()
-                left = ann.get("/v1/evaluations", params={"limit": 100}).json()["evaluations"]
-            assert mine["reply"]["evaluation"]["stdout"] == "bob"
-            assert len(left) > 20
-            assert {each["reply"] for each in left} == {None}
+    with gateway_on(service, tmp_path, limits=limits) as served, served.client("ann") as ann:
+        ann.post("/v1/batches", json={"evaluations": [order(order={"sleep": 0.05}) for _ in range(40)]})
+        with served.client("bob") as bob:
+            mine = bob.post("/v1/evaluations", json=order("bob"), params={"wait_s": 20}).json()
+            left = ann.get("/v1/evaluations", params={"limit": 100}).json()["evaluations"]
+        for each in left:
+            ann.delete(f"/v1/evaluations/{each['id']}")
+        assert mine["reply"]["evaluation"]["stdout"] == "bob"
+        assert len(left) > 20
+        assert {each["reply"] for each in left} == {None}
 
 
 @pytest.mark.redis
-def test_replies_are_kept_within_bounds_and_forgotten_oldest_first(tmp_path: Path) -> None:
+def test_replies_are_kept_within_bounds_and_forgotten_oldest_first(service: Broker, tmp_path: Path) -> None:
     limits = Limits.model_validate(LIMITS.model_dump() | {"kept": 3, "kept_bytes": 100_000})
-    with own_broker() as broker, worker_starter(tmp_path / "log") as start:
-        start(broker)
-        with gateway_on(broker, tmp_path, limits=limits) as served, served.client("ann") as ann:
-            ids = []
-            for number in range(5):
-                told = ann.post("/v1/evaluations", json=order(str(number)), params={"wait_s": 20}).json()
-                ids.append(told["id"])
-            codes = [ann.get(f"/v1/evaluations/{each}").status_code for each in ids]
-            assert codes == [404, 404, 200, 200, 200]
-            counter = served.app.state.gateway.counter
-            assert (counter.open.total(), counter.waiting_bytes, counter.finished) == (0, 0, 5)
-            big = ann.post("/v1/evaluations", json=order("x" * 120_000), params={"wait_s": 20})
-            assert big.status_code == 200
-            assert counter.kept_bytes <= 100_000
-
-
-@pytest.mark.redis
-@pytest.mark.slow
-def test_nothing_is_lost_when_broker_and_worker_go_and_come_back(tmp_path: Path, start_worker: StartWorker) -> None:
-    with own_broker("--appendonly", "yes") as broker:
-        worker = start_worker(broker)
-        with gateway_on(broker, tmp_path) as served, served.client("ann") as ann:
-            ids = [post(ann, echo=str(number), order={"sleep": 0.05}) for number in range(12)]
-            broker.stop()
-            broker.start()
-            worker.kill()
-            start_worker(broker, name="w2")
-            found = [ann.get(f"/v1/evaluations/{each}", params={"wait_s": 40}, timeout=50).json() for each in ids]
-        assert [each["reply"]["evaluation"]["stdout"] for each in found] == list(map(str, range(12)))
+    with gateway_on(service, tmp_path, limits=limits) as served, served.client("ann") as ann:
+        ids = []
+        for number in range(5):
+            told = ann.post("/v1/evaluations", json=order(str(number)), params={"wait_s": 20}).json()
+            ids.append(told["id"])
+        codes = [ann.get(f"/v1/evaluations/{each}").status_code for each in ids]
+        assert codes == [404, 404, 200, 200, 200]
+        counter = served.app.state.gateway.counter
+        assert (counter.open.total(), counter.waiting_bytes, counter.finished) == (0, 0, 5)
+        big = ann.post("/v1/evaluations", json=order("x" * 120_000), params={"wait_s": 20})
+        assert big.status_code == 200
+        assert counter.kept_bytes <= 100_000
 
 
 @pytest.mark.redis

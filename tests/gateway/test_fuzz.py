@@ -40,7 +40,7 @@ def test_schemathesis_finds_nothing(served: Served, tmp_path: Path) -> None:
     command = [
         sys.executable, "-m", "schemathesis.cli", "run", f"{served.url}/openapi.json", "--no-color",
         "--header", "Authorization: Bearer own-has-a-long-token", "--checks", CHECKS, "--max-examples", "12",
-        "--phases", "examples,coverage,fuzzing", "--max-time", "7", "--generation-deterministic",
+        "--phases", "examples,coverage,fuzzing", "--max-time", "5", "--generation-deterministic",
         "--continue-on-failure",
         "--exclude-path-regex", "events", "--request-timeout", "10",
     ]

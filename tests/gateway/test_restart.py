@@ -40,42 +40,36 @@ def replies(client: httpx2.Client, ids: list[str]) -> list[Any]:
     return [answer["reply"]["evaluation"]["stdout"] for answer in answers]
 
 
-def test_a_gateway_that_ends_goes_on_where_it_was(tmp_path: Path, start_worker: StartWorker) -> None:
-    with own_broker() as broker, broker.client() as redis:
-        start_worker(broker)
-        with gateway_on(broker, tmp_path) as served, served.client("ann") as ann:
-            ids = post(ann, 20, 0.02)
+def test_a_gateway_that_ends_goes_on_where_it_was(service: Broker, tmp_path: Path) -> None:
+    with gateway_on(service, tmp_path) as served, served.client("ann") as ann:
+        ids = post(ann, 20, 0.02)
+    with service.client() as redis:
         left = redis.hlen(keys.promises("gateway"))
         assert left > 0
-        with gateway_on(broker, tmp_path) as served, served.client("ann") as ann, served.client("bob") as bob:
+        with gateway_on(service, tmp_path) as served, served.client("ann") as ann, served.client("bob") as bob:
             late = [each for each in ids if ann.get(f"/v1/evaluations/{each}").status_code == 200]
             assert len(late) == left
             assert replies(ann, late) == [str(ids.index(each)) for each in late]
             assert bob.get(f"/v1/evaluations/{late[0]}").status_code == 404
-        assert redis.hlen(keys.promises("gateway")) == 0
-
-
-def test_what_is_cancelled_is_not_promised_any_more(tmp_path: Path, start_worker: StartWorker) -> None:
-    with own_broker() as broker, broker.client() as redis:
-        start_worker(broker)
-        with gateway_on(broker, tmp_path) as served, served.client("ann") as ann:
-            ids = post(ann, 3, 30)
-            for each in ids:
+            given_up = post(ann, 3, 30)
+            for each in given_up:
                 ann.delete(f"/v1/evaluations/{each}")
         assert redis.hlen(keys.promises("gateway")) == 0
 
 
-def test_without_the_broker_nothing_is_accepted(tmp_path: Path, start_worker: StartWorker) -> None:
-    with own_broker() as broker:
+@pytest.mark.slow
+def test_without_the_broker_nothing_is_accepted_and_nothing_lost(tmp_path: Path, start_worker: StartWorker) -> None:
+    with own_broker("--appendonly", "yes") as broker:
         start_worker(broker)
         with gateway_on(broker, tmp_path) as served, served.client("ann") as ann:
-            ann.get("/readyz")
+            ids = post(ann, 4, 0.2)
             broker.stop()
             answer = ann.post("/v1/evaluations", json=order())
             assert answer.status_code == 503
             assert answer.headers["Retry-After"]
             broker.start()
-            assert ann.get("/v1/evaluations").json() == {"evaluations": []}
+            assert replies(ann, ids) == list("0123")
+            assert len(ann.get("/v1/evaluations", params={"open": False}).json()["evaluations"]) == 4
 
 
 async def test_orders_of_another_release_are_passed_over(broker: Broker) -> None:
