@@ -1,10 +1,13 @@
 """The Celery app of a worker: `celery -A workers worker -P prefork -c LANES`, as `drkq worker` starts it."""
 
+import logging
+import sys
 from typing import Any
 
 from billiard.process import current_process  # type: ignore[import-untyped]
 from celery.signals import worker_process_init
 
+from drkernel_q.journal import journal
 from drkernel_q.queue.app import celery_app
 from drkernel_q.settings import load_settings
 from workers import linux, task
@@ -23,6 +26,9 @@ def start(**_: Any) -> None:
     global _worker  # noqa: PLW0603 - one worker a process is what a pool child is
     linux.prctl(linux.PR_SET_DUMPABLE, 0)
     linux.die_with_parent(9)
+    task.journal.addHandler(journal(sys.__stderr__))  # Celery has put something else in its place
+    task.journal.setLevel(logging.INFO)
+    task.journal.propagate = False
     _worker = task.make_worker(app, settings, current_process().index)
 
 

@@ -55,6 +55,8 @@ class Evaluator:
         self.host = host
         lanes = lanes_of(device, settings.lanes)
         self.family = Family(settings, device, lanes)
+        self.judged_by: int | None = None
+        """The process that served the last request."""
         #: Where the gate is that this lane and others go through.
         self.door = (str(settings.lock_dir), device.identity) if lanes > 1 else None
         gate = Gate(settings.lock_dir, device.identity) if self.door else None
@@ -156,6 +158,7 @@ class Evaluator:
         alone: bool,
     ) -> dict[str, Any] | Failure:
         process = self.family.take(role)
+        self.judged_by = process.child.pid
         again = False
         try:
             with self.gate.alone() if role == "audit" else nullcontext():  # a judge sees to that by itself

@@ -1,5 +1,6 @@
 """The tasks `drkq.evaluate`, `drkq.profile`, `drkq.check` and `drkq.audit`: what a worker does at its desk. Thin."""
 
+import logging
 import os
 import signal
 import socket
@@ -17,7 +18,7 @@ from celery.utils.log import get_task_logger
 from drkernel_q.audit import AuditRequest
 from drkernel_q.environment import Environment
 from drkernel_q.errors import DeviceQuarantined, UnreliableClock
-from drkernel_q.evaluation import EvaluationRequest, Failure
+from drkernel_q.evaluation import Evaluation, EvaluationRequest, Failure
 from drkernel_q.queue.app import TASKS, queue_names
 from drkernel_q.queue.connection import connect
 from drkernel_q.queue.desk import PASS_ON_S, Answer, Desk, Reaper
@@ -29,6 +30,8 @@ from workers.evaluator import Evaluator, Judged
 from workers.wire import WireClosed, WireTimeout
 
 log = get_task_logger(__name__)
+#: Tells of each evaluation, apart from what Celery tells of itself.
+journal = logging.getLogger("drkq.journal")
 
 
 class Worker:
@@ -88,7 +91,19 @@ class Worker:
         )
 
     def do(self, request: EvaluationRequest | AuditRequest, cancelled: Callable[[], bool]) -> Answer:
-        """Judge a kernel, or audit a problem."""
+        """Judge a kernel, or audit a problem; the journal tells of beginning and end."""
+        start = time.monotonic()
+        told: dict[str, object] = {"evaluation": request.id, "worker": self.id}
+        journal.info("%s begins", request.id, extra=told | {"action": "begin"})
+        answer = self._do(request, cancelled)
+        facts = answer.facts
+        told |= {"outcome": facts.outcome.value} if isinstance(facts, Evaluation) else {}
+        told |= {"failure": facts.kind} if isinstance(facts, Failure) else {}
+        ended = {"action": "end", "pid": self.evaluator.judged_by, "duration_s": round(time.monotonic() - start, 3)}
+        journal.info("%s ends", request.id, extra=told | ended)
+        return answer
+
+    def _do(self, request: EvaluationRequest | AuditRequest, cancelled: Callable[[], bool]) -> Answer:
         if isinstance(request, AuditRequest):
             answer = Answer(self.evaluator.audit(request, cancelled))
         else:

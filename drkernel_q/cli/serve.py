@@ -59,7 +59,7 @@ def _serve(settings: "Settings", tokens: "Tokens | None", limits: "Limits", host
 
         raise MissingExtra(f"`drkq serve` needs {error.name}; add it with `pip install 'drkq[gateway]'`.") from error
     from drkernel_q.cli.output import progress, say
-    from drkernel_q.gateway.journal import keep_journal
+    from drkernel_q.journal import keep_journal
     from drkernel_q.local import join
     from drkernel_q.store import Store
 

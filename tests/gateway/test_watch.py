@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from drkernel_q.gateway.journal import JsonLines
+from drkernel_q.journal import JsonLines
 from drkernel_q.kernel import Kernel
 from drkernel_q.lesson import Lesson
 from drkernel_q.store import Store

@@ -1,6 +1,7 @@
 """A real worker, as `drkq worker` starts it, on the cpu: what it serves, how it ends, and what it survives."""
 
 import asyncio
+import json
 import os
 import signal
 import socket
@@ -106,6 +107,10 @@ async def test_it_evaluates(service: Service, queue: EvaluationQueue) -> None:
     assert evaluation.profile_ratio is not None
     assert reply.worker == service.card().id
     assert evaluation.environment.host == socket.gethostname()
+    lines = [json.loads(line) for line in service.log.read_text().splitlines() if line.startswith("{")]
+    begin, end = [line for line in lines if line["evaluation"] == handle.id]
+    assert (begin["action"], end["action"], end["outcome"], end["worker"]) == ("begin", "end", "correct", reply.worker)
+    assert end["pid"] in descendants(service.worker.pid)  # the judge, which is kept
 
 
 async def test_an_evaluation_waits_while_somebody_trains_on_the_device(

@@ -1,16 +1,21 @@
 """The journal: structured log lines, one JSON object each, which an evaluation's id leads through.
 
 A line has `at`, `level`, `action` and `message`; where they are known, `http_request` (also the answer's header
-`X-Request-Id`), `evaluation` (the id under which the workers' logs, `drkq status` and the store know it), `client`,
-`worker`, `code`, `outcome`, `failure` and `duration_s`. Tokens, bodies and query strings are never in it.
+`X-Request-Id`), `evaluation` (the id under which the gateway, the workers, `drkq status` and the store know it),
+`client`, `worker`, `pid` (of the process that judges), `code`, `outcome`, `failure` and `duration_s`. Tokens, bodies
+and query strings are never in it.
 """
 
 import json
 import logging
 import sys
 from datetime import UTC, datetime
+from typing import TextIO
 
-FIELDS = ("action", "http_request", "evaluation", "client", "worker", "code", "outcome", "failure", "duration_s")
+FIELDS = (
+    *("action", "http_request", "evaluation", "client", "worker", "pid"),
+    *("code", "outcome", "failure", "duration_s"),
+)
 
 
 class JsonLines(logging.Formatter):
@@ -26,13 +31,19 @@ class JsonLines(logging.Formatter):
         return json.dumps(line)
 
 
-def keep_journal() -> None:
-    """Write every record from here on to standard error: as JSON, and for people at a terminal as text."""
-    handler = logging.StreamHandler(sys.stderr)
-    if sys.stderr.isatty():
+def journal(target: TextIO | None = None) -> logging.Handler:
+    """Make a handler that writes to standard error, or `target`: as JSON, and for people at a terminal as text."""
+    target = target or sys.stderr
+    handler = logging.StreamHandler(target)
+    if target.isatty():
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     else:
         handler.setFormatter(JsonLines())
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    return handler
+
+
+def keep_journal() -> None:
+    """Write every record from here on into the journal."""
+    logging.basicConfig(level=logging.INFO, handlers=[journal()])
     # uvicorn tells of its own start and end, and asks for Ctrl-C, which `drkq serve` says better.
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
