@@ -31,7 +31,7 @@ test: lint types
 fast: $(VENV)/.test
 	$(PYTEST) -m 'not slow and not chaos'
 
-# What kills and breaks services at every stage takes minutes, and is left out of `make test`.
+# What kills and breaks services takes minutes, and is left out of `make test`.
 chaos: $(VENV)/.test
 	$(BIN)/pytest -m chaos
 

@@ -42,6 +42,7 @@ async def test_what_is_timed_is_timed_alone_and_right(queue: EvaluationQueue) ->
     assert any(each.durations_s["waiting"] > 0 for each in evaluations)
 
 
+@pytest.mark.chaos
 async def test_a_lane_that_is_killed_costs_the_other_nothing(service: Service, queue: EvaluationQueue) -> None:
     await until(lambda: all(card.state is WorkerState.IDLE for card in service.cards()), "nothing is at hand")
     sleepers = [asyncio.ensure_future(queue.evaluate(sleeper(3.0))) for _ in range(2)]
