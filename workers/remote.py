@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import secrets
 import select
 import signal
@@ -30,6 +31,8 @@ GO = b"\0"
 #: Longest time from fork to a ready harness, seconds.
 START_S = 60.0
 _SLICE_S = 0.1
+#: A frame of the harness in a traceback, with the code below it, which is indented further.
+_OUR_FRAMES = re.compile(r'^  File "[^"\n]*/workers/(?:outside|theirs)\.py", line .*\n(?:    .*\n)*', re.MULTILINE)
 _KINDS = {
     "memory": Outcome.OUT_OF_MEMORY,
     "compile": Outcome.COMPILE_ERROR,
@@ -290,7 +293,7 @@ class RemoteCandidate:
             return reply
         outcome = _KINDS.get(str(reply.get("kind")), Outcome.RUNTIME_ERROR)
         word = fault.claimed(reply.get("fault"))
-        text = claimed_text(reply.get("error"))
+        text = _without_ours(claimed_text(reply.get("error")))
         if word is not None and (named := fault.describe(word)):
             text = f"{text.rstrip()}\n{named}"
         self.fault = self.fault or word
@@ -343,6 +346,11 @@ class RemoteCandidate:
 def claimed_text(value: object) -> str:
     """Return text of the candidate's as it can be stored and sent: its last `MAX_TEXT` characters, all Unicode."""
     return str(value)[-MAX_TEXT:].encode("utf-8", "replace").decode()
+
+
+def _without_ours(text: str) -> str:
+    """Leave the harness's own frames out of a traceback: they are nothing to whoever wrote the kernel."""
+    return _OUR_FRAMES.sub("", text)
 
 
 def _sum_over_family(pid: int, measure: Callable[[int], int]) -> int:

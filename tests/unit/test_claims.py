@@ -216,3 +216,19 @@ def test_an_error_whose_text_is_no_unicode_is_reported() -> None:
     assert evaluation.outcome is Outcome.RUNTIME_ERROR
     assert str(evaluation.error).endswith("ValueError: a?b\n")
     evaluation.model_dump_json()
+
+
+def test_the_harness_is_left_out_of_a_traceback() -> None:
+    trace = [
+        "Traceback (most recent call last):",
+        '  File "/opt/drkq/workers/outside.py", line 104, in _attempt',
+        "    answer = True, function(*arguments)",
+        "                   ^^^^^^^^^^^^^^^^^^^^",
+        '  File "/opt/drkq/workers/theirs.py", line 58, in forwarded',
+        "    return model(*inputs)",
+        '  File "/tmp/candidate/candidate.py", line 19, in forward',
+        "    return x.no_such_thing",
+        "AttributeError: 'Tensor' object has no attribute 'no_such_thing'",
+    ]
+    _, said = outcome_of(json.dumps({"ok": False, "kind": "runtime", "error": "\n".join(trace)}))
+    assert said == "\n".join([trace[0], *trace[6:]])
