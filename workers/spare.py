@@ -24,18 +24,3 @@ class Spares:
         """Fork until there are enough; they get ready by themselves."""
         while len(self._ready) < SPARES:
             self._ready.append(RemoteCandidate(self.zygote, self.memory_bytes))
-
-    def wait_ready(self) -> None:
-        """Wait until none of them uses the device any more.
-
-        Raises:
-            InfrastructureFailure: one did not come up.
-        """
-        for spare in self._ready:
-            spare.wait_ready()
-
-    def close(self) -> None:
-        """End them all."""
-        for spare in self._ready:
-            spare.close()
-        self._ready.clear()
