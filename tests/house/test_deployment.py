@@ -214,7 +214,7 @@ echo "$(basename "$0") $* | ${DRKQ_STORE_URL:-no store}" >> "$CALLS"
 case "$(basename "$0") $*" in
     valkey-server*) cat > "$CALLS.broker"; exec sleep 60 ;;
     "drkq persist --check") echo "Replies wait to be written for 0 s." >&2 ;;
-    "drkq status --json") grep -q worker "$CALLS" && echo '{"queues": []}' ;;
+    "drkq status --json") grep -q '^drkq worker' "$CALLS" && echo '{"queues": []}' ;;
     "drkq persist" | "drkq worker"*) exec sleep 60 ;;
     srun*) shift 3; SLURM_LOCALID=5 exec "$@" ;;
     "drkq eval"*) exit 1 ;;

@@ -153,7 +153,7 @@ def _rank(rank: int, port: int, folder: Path, sharding: str) -> None:
         learner.lead("leave")
     held = sum(whole_or_part(parameter).numel() for parameter in learner.model.parameters())
     (folder / f"held{rank}").write_text(str(held))
-    torch.distributed.destroy_process_group()
+    os._exit(0)  # one rank of the two now and then waits for ever where a process group is destroyed on a busy machine
 
 
 def whole_or_part(parameter: torch.nn.Parameter) -> torch.Tensor:
@@ -179,6 +179,7 @@ def _two_steps(learner: Learner, folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(150)
 @pytest.mark.parametrize("sharding", ["none", "full"])
 def test_two_processes_take_the_steps_that_one_takes(tmp_path: Path, sharding: str) -> None:
     with socket.socket() as taken:
@@ -190,7 +191,7 @@ def test_two_processes_take_the_steps_that_one_takes(tmp_path: Path, sharding: s
     for process in processes:
         process.start()
     for process in processes:
-        process.join(55)
+        process.join(60)
     assert [process.exitcode for process in processes] == [0, 0]
     alone = a_learner(a_model(dtype=torch.float64), batch={"max_tokens": 64})
     expected = _two_steps(alone, tmp_path / "alone")["steps"]
