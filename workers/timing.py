@@ -1,8 +1,8 @@
 """Timing: interleaved blocks of reference and candidate, and what they add up to.
 
 Counts, order, inputs and statistics belong to the judge alone. Each block of calls of one side lies beside a block of
-the other, in turning order, on inputs that were drawn for each call; the outputs of every timed call are compared with
-the reference.
+the other, in turning order, on inputs that were drawn for each call; outputs of timed calls, drawn by the judge, are
+compared with the reference.
 """
 
 import time

@@ -119,7 +119,7 @@ class Channel:
                 if seal != self._seal(body):
                     raise WireAbuse("a frame without the harness's seal")
             return _decode(body), fds
-        except BaseException:
+        except BaseException:  # descriptors that nobody gets stay open for ever
             close_all(fds)
             raise
 

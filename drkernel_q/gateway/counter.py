@@ -140,7 +140,7 @@ class Counter:
             self._add(submission)
         try:
             await self._promises.keep(list(new.values()))
-        except BaseException:
+        except BaseException:  # whatever it is, what nobody promised must not be done
             for submission in new.values():
                 self.cancel(submission)
                 self.forget(submission)

@@ -109,7 +109,7 @@ class EvaluationQueue:
         connecting = asyncio.create_task(self._view.enter(self._url))
         try:
             self._lane = await asyncio.shield(connecting)
-        except BaseException:
+        except BaseException:  # a cancellation too leaves a connection behind
             await end_tasks([connecting])
             await self._disconnect()
             raise

@@ -103,7 +103,7 @@ class VllmSampler:
                 await self._look(endpoint)
             tokenizer = await asyncio.to_thread(load_tokenizer, self._tokenizer or self.name)
             self._renderer = Renderer(tokenizer)
-        except BaseException:
+        except BaseException:  # a cancellation too would leave the server running
             await self.__aexit__(None, None, None)
             raise
         self._open.set()
