@@ -23,6 +23,8 @@ from workers.device import find_device, lanes_of
 
 #: Warps a program of the variants: every kernel has another name besides, so that none finds another's in a cache.
 WARPS = (4, 8, 16)
+#: Stages in which an evaluation has its device to itself.
+ALONE = ("timing", "profile", "alone")
 
 
 def variant(number: int) -> str:
@@ -70,7 +72,7 @@ def summary(found: list[tuple[float, Evaluation]], elapsed_s: float) -> dict[str
             stages.setdefault(stage, []).append(seconds)
     timings = [evaluation.timing for _, evaluation in found if evaluation.timing]
     speedups = [timing.speedup for timing in timings]
-    alone_s = sum(sum(stages.get(stage, ())) for stage in ("timing", "profile", "alone"))
+    alone_s = sum(sum(stages.get(stage, ())) for stage in ALONE)
     return {
         "evaluations": len(found),
         "clean": sum(evaluation.honest_and_correct for _, evaluation in found),
