@@ -170,6 +170,7 @@ class _StackProcess:
     """A stack that this command has started; it is nobody's child to wait for, and may outlive the command."""
 
     def __init__(self, place: Place, document: dict[str, Any]) -> None:
+        self._code: int | None = None
         reading, writing = os.pipe()
         append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         paths = os.pathsep.join(path for path in sys.path if path)
@@ -191,9 +192,11 @@ class _StackProcess:
             file.write(json.dumps(document).encode())
 
     def poll(self) -> int | None:
-        """Return its exit code; None while it runs."""
-        pid, status = os.waitpid(self._pid, os.WNOHANG)
-        return os.waitstatus_to_exitcode(status) if pid else None
+        """Return its exit code, as often as it is asked for; None while it runs."""
+        if self._code is None:
+            pid, status = os.waitpid(self._pid, os.WNOHANG)  # tells it once
+            self._code = os.waitstatus_to_exitcode(status) if pid else None
+        return self._code
 
 
 def _last_error(log: Path) -> dict[str, Any]:

@@ -18,6 +18,8 @@ from drkernel_q.errors import DeviceBusy, DrkqError, NoBroker, NoWorker, Unavail
 from drkernel_q.evaluation import EvaluationRequest
 from drkernel_q.local import Place, StackStatus, join, keep, status, stop
 from drkernel_q.local.broker import Broker, find_server
+from drkernel_q.local.client import _StackProcess
+from drkernel_q.local.control import hold_lock, order
 from drkernel_q.queue import keys
 from drkernel_q.queue.client import EvaluationQueue
 from drkernel_q.queue.connection import connect
@@ -160,6 +162,17 @@ def test_two_at_once_make_one_stack(start_command: Callable[[], "subprocess.Pope
     for command in commands:
         command.communicate()
         assert command.returncode == 0
+
+
+def test_one_that_finds_another_may_be_asked_again(settings: Settings) -> None:
+    place = Place(settings)
+    place.prepare()
+    lock = hold_lock(place.lock)
+    assert lock is not None
+    with lock:
+        late = _StackProcess(place, order(settings, WORKER))
+        wait_until(lambda: late.poll() == 0, "it ends, since another one has the lock")
+        assert late.poll() == 0
 
 
 def test_kept_until_it_is_stopped(settings: Settings) -> None:
