@@ -1,14 +1,14 @@
 """Gate: who of a worker's lanes may use the device, held as long as it is needed; any death lets go of it.
 
 Lanes of one device judge at the same time. What is timed has the device to itself; everything else that uses it shares
-it. Whoever wants it alone comes before those who would share it, so that lanes that were checked together are timed one
-after the other.
+it. Whoever wants it alone comes before those who would share it, and those who do give way between two requests, so
+that nobody waits for the end of another's checks.
 """
 
 import fcntl
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO
 
@@ -34,6 +34,13 @@ class OpenGate:
         """Have the device to oneself for the length of a block."""
         return nullcontext()
 
+    def is_wanted(self) -> bool:
+        """Whether one who shares the device should give way, since another wants it alone."""
+        return False
+
+    def give_way(self) -> None:
+        """Leave the device that is shared to those who want it alone, and share it again after them."""
+
 
 class Gate(OpenGate):
     """The gate of a device, as one process or thread sees it; it is held once at a time."""
@@ -50,6 +57,8 @@ class Gate(OpenGate):
         self._room = f"{identity}.room"
         """Held by those who have it."""
         self._waiting = waiting
+        self._shared: IO[str] | None = None
+        """The room, while it is shared."""
 
     def is_well(self, worker: str) -> bool:
         """Whether a lane of this worker has tried the device and found it well."""
@@ -63,27 +72,47 @@ class Gate(OpenGate):
     @contextmanager
     def shared(self) -> Iterator[None]:
         """Use the device beside others for the length of a block."""
-        with ExitStack() as stack:
-            with self._held(self._intent, fcntl.LOCK_EX):  # for a moment: nobody wants it alone
-                stack.enter_context(self._held(self._room, fcntl.LOCK_SH))
-            yield
+        with open_lock(self._folder, self._room) as room:
+            self._share(room)
+            self._shared = room
+            try:
+                yield
+            finally:
+                self._shared = None
 
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Have the device to oneself for the length of a block."""
-        with self._held(self._intent, fcntl.LOCK_SH), self._held(self._room, fcntl.LOCK_EX):
+        with open_lock(self._folder, self._intent) as intent, open_lock(self._folder, self._room) as room:
+            self._wait(intent, fcntl.LOCK_SH)
+            self._wait(room, fcntl.LOCK_EX)
             yield
 
-    @contextmanager
-    def _held(self, name: str, how: int) -> Iterator[None]:
-        with open_lock(self._folder, name) as file:
-            now = time.monotonic()
-            while not _try(file, how):
-                time.sleep(_POLL_S)
-                before, now = now, time.monotonic()
-                self.waited_s += now - before
-                self._waiting()
-            yield
+    def is_wanted(self) -> bool:
+        """Whether one who shares the device should give way, since another wants it alone."""
+        if self._shared is None:
+            return False
+        with open_lock(self._folder, self._intent) as intent:
+            return not _try(intent, fcntl.LOCK_EX)
+
+    def give_way(self) -> None:
+        """Leave the device that is shared to those who want it alone, and share it again after them."""
+        assert self._shared is not None
+        fcntl.flock(self._shared, fcntl.LOCK_UN)
+        self._share(self._shared)
+
+    def _share(self, room: IO[str]) -> None:
+        with open_lock(self._folder, self._intent) as intent:  # for a moment: nobody wants it alone
+            self._wait(intent, fcntl.LOCK_EX)
+            self._wait(room, fcntl.LOCK_SH)
+
+    def _wait(self, file: IO[str], how: int) -> None:
+        now = time.monotonic()
+        while not _try(file, how):
+            time.sleep(_POLL_S)
+            before, now = now, time.monotonic()
+            self.waited_s += now - before
+            self._waiting()
 
 
 def _try(file: IO[str], how: int) -> bool:

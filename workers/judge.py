@@ -18,7 +18,6 @@ from typing import Any, Literal
 
 import torch
 
-from drkernel_q.artefact import ProfileRow
 from drkernel_q.environment import Environment
 from drkernel_q.errors import BadProblem, InfrastructureFailure, TimedOut
 from drkernel_q.evaluation import (
@@ -27,19 +26,17 @@ from drkernel_q.evaluation import (
     Failure,
     Outcome,
     Stage,
-    Timing,
 )
 from drkernel_q.observation import Weight
-from workers import baseline, fault, hackcheck, profiling, timing, trial, weights
-from workers.baseline import Field, Remembered
+from workers import fault, hackcheck, trial, weights
 from workers.facts import Facts
 from workers.gate import Gate, OpenGate
 from workers.integrity import Finding
+from workers.performance import Performance
 from workers.reference import Reference
 from workers.remote import CandidateFailed
 from workers.serving import serve
 from workers.session import Session, pack_inputs
-from workers.side import CandidateSide, Version
 from workers.spare import Spares
 from workers.trial import TrialResult
 from workers.wire import Channel
@@ -49,8 +46,6 @@ from workers.zygote import Zygote
 MAX_SOURCE_BYTES = 2**20
 #: Inputs up to this size are called with once before a candidate is timed, bytes: two processes hold them then.
 REHEARSED_BYTES = 2**30
-#: How far the reference may be from what it is known to take without a candidate before that is measured again.
-USUAL = {"cuda": 0.02, "cpu": 0.0}
 #: While other lanes are waited for, it is said every so many seconds.
 TELL_S = 1.0
 #: A judge ends after as many evaluations, so that nothing can pile up in it.
@@ -84,6 +79,7 @@ class Judge:
         self.ends_at = time.monotonic() + request.deadline_s
         self.gate = OpenGate() if door is None else Gate(Path(door[0]), door[1], self._tell_of_waiting)
         self.alone = alone
+        self._sessions: list[Session] = []
         self._told_s = 0.0
 
     def evaluate(self) -> Evaluation:
@@ -101,7 +97,7 @@ class Judge:
             self.facts.error = failed.error
             self.facts.fault = self.facts.fault or failed.fault
             self.facts.findings += trial.state_findings(failed.state)
-        self.facts.durations_s["total"] = time.perf_counter() - start
+        self.facts.durations_s |= {"waiting": self.gate.waited_s, "total": time.perf_counter() - start}
         return self.facts.evaluation(self.protocol)
 
     def _judge(self) -> None:
@@ -109,10 +105,10 @@ class Judge:
         with contextlib.ExitStack() as timed_ends:
             timed_ends.callback(self.spares.fill)
             with contextlib.ExitStack() as checked_ends:
+                checked = self._open(checked_ends)
+                timed = self._open(timed_ends) if measured else None
                 with self._device():
                     reference = self._reference()
-                    checked = self._open(checked_ends)
-                    timed = self._open(timed_ends) if measured else None
                     self._rehearse(checked, reference)
                     if timed is not None:
                         self._rehearse(timed, reference)
@@ -126,12 +122,13 @@ class Judge:
                         return
                     timed = self._settled(timed, timed_ends)
                     with self._candidate(timed), self._stage("line_up"):
-                        candidate, field = self._line_up(timed, reference, result)
-                        timed_ends.callback(self._put_away, candidate)
+                        performance = self._line_up(timed, reference, result, timed_ends)
             self.spares.fill()
             with self._device(alone=True):
                 timed.remote.resume()
-                self._measure(candidate, field, result)
+                with self._candidate(timed):
+                    performance.measure()
+                performance.compare_alone()
 
     def _reference(self) -> Reference:
         with self._stage("reference"):
@@ -150,8 +147,20 @@ class Judge:
     def _device(self, *, alone: bool = False) -> Iterator[None]:
         """Use the device for the length of a block, beside other lanes or alone; the time to get it is nobody's."""
         with self.gate.alone() if alone or self.alone else self.gate.shared():
-            self.facts.durations_s["waiting"] = self.gate.waited_s
             yield
+
+    def _give_way(self) -> None:
+        """Let lanes that want the device alone have it, between two requests; processes of this one stand still."""
+        if not self.gate.is_wanted():
+            return
+        awake = [session.remote for session in self._sessions if not session.remote.is_paused]
+        for remote in awake:
+            remote.pause()
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+        self.gate.give_way()
+        for remote in awake:
+            remote.resume()
 
     def _tell_of_waiting(self) -> None:
         if self.gate.waited_s - self._told_s > TELL_S:
@@ -165,7 +174,9 @@ class Judge:
     def _open(self, ends: contextlib.ExitStack) -> Session:
         """Take a fresh candidate process, which ends with `ends`."""
         with self._stage("start"):
-            session = Session(self.spares.take, self.device, self.protocol.kernel_deadline_s, self._left_s)
+            deadline_s = self.protocol.kernel_deadline_s
+            session = Session(self.spares.take, self.device, deadline_s, self._left_s, self._give_way)
+            self._sessions.append(session)
             ends.callback(self._end, session)
             isolation = session.remote.wait_ready()
         self.facts.environment = self.facts.environment.model_copy(update={"isolation": isolation})
@@ -208,99 +219,13 @@ class Judge:
         return result
 
     def _line_up(
-        self, session: Session, reference: Reference, result: TrialResult
-    ) -> tuple[CandidateSide, Field | None]:
-        """Get a second, fresh candidate process, which knows nothing of the first, ready to be timed and profiled."""
-        self.facts.raw["seeds"]["weights"].append(trial.build(session, reference))
-        candidate = CandidateSide(session, reference)
-        if Stage.TIMING not in self.protocol.stages:
-            return candidate, None
-        return candidate, baseline.line_up(candidate, self._versions(result), self._known())
-
-    def _measure(self, candidate: CandidateSide, field: Field | None, result: TrialResult) -> None:
-        """Timing and profile."""
-        with self._candidate(candidate.session):
-            if field is not None:
-                with self._stage("timing"):
-                    self._time(field)
-            if Stage.PROFILE in self.protocol.stages:
-                with self._stage("profile"):
-                    self._profile(candidate)
-            self._compare_processes(candidate, result)
-        if self.facts.timing is not None:
-            self._compare_alone(candidate, self.facts.timing)
-
-    def _put_away(self, candidate: CandidateSide) -> None:
-        candidate.close()
-        self.facts.raw["seeds"] |= candidate.seeds
-
-    def _versions(self, result: TrialResult) -> list[Version]:
-        """Name what the candidate is compared with: baselines of its own class first where that is a lower one."""
-        asked = self.protocol.precision
-        classes = [result.precision, asked] if result.precision.is_below(asked) else [asked]
-        return [(baseline, precision) for precision in classes for baseline in self.protocol.baselines]
-
-    def _time(self, field: Field) -> None:
-        candidate = field.lineup.candidate
-        race = baseline.race(field, self.protocol.timing_budget_s, self._known())
-        self.facts.timing = race.timing
-        self.facts.durations_s |= race.durations_s
-        least = trial.output_bytes(candidate.reference, candidate.expected_like)
-        self.facts.numbers |= {"late_ms": race.late_ms, "bytes_least": least}
-        self.facts.raw |= {"blocks": race.blocks, "late_ms": {"reference": race.reference_late_ms}}
-        if race.clock is None:
-            self.facts.numbers["no_clock"] = "inputs are too large for bursts of calls"
-        else:
-            self.facts.numbers |= {"clock_ms": race.clock.bound_ms, "clock_noise_ms": race.clock.noise_ms}
-            self.facts.raw["bursts"] = race.clock.bursts
-
-    def _known(self) -> Remembered:
-        """Return what has been measured before of this problem, under these conditions."""
-        environment, mode = self.facts.environment, self.protocol.mode
-        return Remembered.of(Path.home() / "baselines", self.request.problem, environment, mode)
-
-    def _compare_alone(self, candidate: CandidateSide, measured: Timing) -> None:
-        """Say what the reference takes without the candidate: what slows it down would make a speedup.
-
-        It is timed again, when the candidate is gone, unless it took as long as it is known to take.
-        """
-        first, known = measured.baselines[0], self._known()
-        version = first.baseline, first.precision
-        alone_ms = known.find_alone(version)
-        if alone_ms is None or abs(measured.reference_ms / alone_ms - 1) > USUAL[self.device]:
-            candidate.session.close()
-            with self._stage("alone"):
-                alone_ms = timing.time_alone(candidate.reference, version)
-            known.keep_alone(version, alone_ms)
-        self.facts.timing = measured.model_copy(update={"reference_alone_ms": alone_ms})
-
-    def _profile(self, candidate: CandidateSide) -> None:
-        facts = self.facts
-        claimed_ms = facts.timing.candidate_ms if facts.timing else None
-        examination = profiling.examine(candidate, self.protocol, claimed_ms)
-        facts.profile = examination.profile
-        facts.numbers["profiled_launches"] = examination.launches
-        facts.raw["profile"] = [ProfileRow(**row._asdict()) for row in examination.rows]
-        facts.hack_check.modes = profiling.look_at_modes(
-            candidate, self.protocol, facts.profile, facts.hack_check.modes
-        )
-
-    def _compare_processes(self, candidate: CandidateSide, result: TrialResult) -> None:
-        """Hold what the timed process did against what the checked one did."""
-        facts, calls = self.facts, candidate.calls
-        for answer in calls:
-            facts.findings += trial.findings_of(answer, candidate.reference)
-        names = frozenset[str]().union(*(answer.own_names for answer in calls))
-        facts.numbers |= {
-            "wrong_outputs": len(candidate.recheck.faults),
-            "first_wrong": next(iter(candidate.recheck.faults), None),
-            "timed_calls": len(calls),
-            "idle_calls": sum(not answer.own_launches for answer in calls),
-            "compiled_calls": sum(answer.compiled > 0 for answer in calls[candidate.warm :]),
-            "other_names": names != result.own_names,
-        }
-        facts.raw["kernel_names"] = {"checked": sorted(result.own_names), "timed": sorted(names)}
-        facts.raw["late_ms"] = facts.raw.get("late_ms", {}) | {"candidate": [answer.late_ms for answer in calls]}
+        self, timed: Session, reference: Reference, result: TrialResult, ends: contextlib.ExitStack
+    ) -> Performance:
+        problem = self.request.problem
+        performance = Performance(timed, reference, problem, self.protocol, self.facts, result, self._stage)
+        ends.callback(performance.close)
+        performance.line_up()
+        return performance
 
     @staticmethod
     def _reached(timed: Session) -> Session | None:
@@ -347,12 +272,14 @@ class Judge:
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[None]:
+        """Tell of a stage, and add to its seconds, in which others are not waited for."""
         self.channel.send({"stage": name})
-        start = time.perf_counter()
+        start = time.perf_counter() - self.gate.waited_s
         try:
             yield
         finally:
-            self.facts.durations_s[name] = self.facts.durations_s.get(name, 0.0) + time.perf_counter() - start
+            seconds = time.perf_counter() - self.gate.waited_s - start
+            self.facts.durations_s[name] = self.facts.durations_s.get(name, 0.0) + seconds
 
 
 def main(conn: int, zygote_fd: int, device: str, memory_bytes: int) -> None:

@@ -78,6 +78,7 @@ class RemoteCandidate:
         self._begun: list[float] = []
         self.fault: str | None = None
         """Its first fault (`workers.fault`)."""
+        self.is_paused = False
         self._lost: tuple[Outcome, str, str | None] | None = None
         self._marked: tuple[int, list[float]] | None = None
         self._hold: tuple[socket.socket, socket.socket] | None = None
@@ -304,11 +305,13 @@ class RemoteCandidate:
 
     def pause(self) -> None:
         """Let it do nothing at all until `resume`; processes of its own that have left its group go on."""
+        self.is_paused = True
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
         """Let it go on."""
         self._signal(signal.SIGCONT)
+        self.is_paused = False
 
     def _signal(self, number: int) -> None:
         if self.child is not None:

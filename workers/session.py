@@ -79,11 +79,17 @@ class Session:
     """One candidate process that has been given its source."""
 
     def __init__(
-        self, take: Callable[[], RemoteCandidate], device: str, deadline_s: float, left_s: Callable[[], float]
+        self,
+        take: Callable[[], RemoteCandidate],
+        device: str,
+        deadline_s: float,
+        left_s: Callable[[], float],
+        between: Callable[[], None] = lambda: None,
     ) -> None:
         """Speak to a fresh process that `take` gives.
 
-        A request has `deadline_s`, and at most what `left_s` says is left of the evaluation.
+        A request has `deadline_s`, and at most what `left_s` says is left of the evaluation. `between` is called before
+        each, when the process has nothing to do.
         """
         self.remote = take()
         self.device = device
@@ -94,6 +100,7 @@ class Session:
         self.is_judged = True
         """Whether a fault of the process is one of the evaluation's, and not of an attempt that decides nothing."""
         self._left_s = left_s
+        self._between = between
         self._calls = 0
         self._is_ahead = False
         self._source: Segment | None = None
@@ -292,6 +299,7 @@ class Session:
         if self._is_ahead:
             self.remote.begin(operation, message, fds, deadline_s=self.deadline_s)
             return {}
+        self._between()
         return self.remote.ask(operation, message, fds, deadline_s=self.deadline_s)
 
     def _put(self, tensors: Sequence[Tensor]) -> dict[str, Any]:

@@ -40,8 +40,9 @@ def softmax_request(source: str = SOFTMAX, protocol: Protocol | None = None, **m
     return a_request(source, problem=builtin("softmax"), protocol=protocol, **{"fresh": True} | more)
 
 
-def sleeper(seconds: float) -> EvaluationRequest:
-    return softmax_request(SLEEPER.replace("SECONDS", str(seconds)), CORRECTNESS)
+def sleeper(seconds: float, trials: int = 1) -> EvaluationRequest:
+    protocol = CORRECTNESS.model_copy(update={"trials": trials})
+    return softmax_request(SLEEPER.replace("SECONDS", str(seconds)), protocol)
 
 
 class Service:
@@ -131,10 +132,11 @@ def has_source(pid: int) -> bool:
 
 def alive(pids: Iterable[int]) -> list[int]:
     """List those of the processes that still run."""
-    return [pid for pid in pids if Path(f"/proc/{pid}").exists() and "Z" not in _state(pid)]
+    return [pid for pid in pids if Path(f"/proc/{pid}").exists() and "Z" not in state(pid)]
 
 
-def _state(pid: int) -> str:
+def state(pid: int) -> str:
+    """Give the letter that the kernel has for what a process does; `Z` for one that is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:

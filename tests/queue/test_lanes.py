@@ -3,14 +3,28 @@
 import asyncio
 import os
 import signal
+import time
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
 from drkernel_q.evaluation import Outcome
+from drkernel_q.lock import cpu_identity
 from drkernel_q.queue.client import EvaluationQueue
 from drkernel_q.queue.registry import WorkerState
-from tests.queue.real_worker import Service, alive, descendants, running, sleeper, softmax_request, until
+from tests.queue.real_worker import (
+    Service,
+    alive,
+    descendants,
+    in_private_folders,
+    running,
+    sleeper,
+    softmax_request,
+    state,
+    until,
+)
+from workers.gate import Gate
 
 pytestmark = [pytest.mark.slow, pytest.mark.redis]
 
@@ -40,6 +54,24 @@ async def test_what_is_timed_is_timed_alone_and_right(queue: EvaluationQueue) ->
     evaluations = await asyncio.gather(*(queue.evaluate(softmax_request()) for _ in range(4)))
     assert all(each.honest_and_correct for each in evaluations)
     assert any(each.durations_s["waiting"] > 0 for each in evaluations)
+
+
+async def test_checks_give_way_between_requests(service: Service, queue: EvaluationQueue) -> None:
+    gate = Gate(Path(service.environment["DRKQ_LOCK_DIR"]), cpu_identity())
+    checks = asyncio.ensure_future(queue.evaluate(sleeper(0.4, trials=5)))
+
+    def they_stand_still() -> bool:
+        with gate.alone():
+            time.sleep(0.05)
+            return any(state(pid) == "T" for pid in in_private_folders(service.worker.pid))
+
+    await until(they_stand_still, "the device can be had while a kernel is checked")
+    assert not checks.done()
+    evaluation = await checks
+    assert evaluation.outcome is Outcome.CORRECT
+    assert (
+        0 < evaluation.durations_s["waiting"] < evaluation.durations_s["total"] - evaluation.durations_s["correctness"]
+    )
 
 
 @pytest.mark.chaos

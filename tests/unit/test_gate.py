@@ -78,6 +78,32 @@ def test_who_wants_it_alone_comes_before_those_who_would_share_it(tmp_path: Path
     assert order == ["alone", "shared"]
 
 
+def test_those_who_share_it_give_way_and_go_on_after(tmp_path: Path) -> None:
+    sharing, wanting = Gate(tmp_path, "device"), Gate(tmp_path, "device")
+    order: list[str] = []
+
+    def use() -> None:
+        with wanting.alone():
+            order.append("alone")
+            time.sleep(0.02)
+            order.append("no more")
+
+    with sharing.shared():
+        assert not sharing.is_wanted()
+        waits = threading.Thread(target=use)
+        waits.start()
+        while not sharing.is_wanted():
+            time.sleep(1e-3)
+        assert order == []
+        sharing.give_way()
+        order.append("shared")
+        assert order == ["alone", "no more", "shared"]
+        assert not sharing.is_wanted()
+    waits.join()
+    with wanting.alone():
+        assert not sharing.is_wanted(), "who does not share it has nothing to give way with"
+
+
 def test_death_lets_go(tmp_path: Path) -> None:
     script = "import sys, time; from pathlib import Path; from workers.gate import Gate\n"
     script += "with Gate(Path(sys.argv[1]), 'd').alone():\n    print(flush=True); time.sleep(600)"
@@ -94,3 +120,4 @@ def test_an_open_gate_keeps_nobody(alone: bool) -> None:
     gate = OpenGate()
     with gate.alone() if alone else gate.shared(), gate.alone():
         assert gate.waited_s == 0.0
+        assert not gate.is_wanted()
