@@ -72,6 +72,7 @@ class Harness:
         self.stopwatch = Stopwatch(device)
         self.text = Text()
         self.launcher = Launcher(device, self.text)
+        self.launches: list[Any] = []
         self.loads = record_loads(device, self.text)
         self.write = os.write
         self.sync: Callable[[], None] = torch._C._cuda_synchronize if device == "cuda" else lambda: None
@@ -154,26 +155,26 @@ class Harness:
             self.lent.append(self.aliases)
             self.tensors, self.aliases = fresh, _aliases(fresh)
         inputs = self._lend(message["inputs"], self.aliases)
-        self.outside.run(theirs.set_mode, self.model, message["train"])
         pristine = list(map(integrity.checksum, self.tensors))
-        before = self.outside.run(theirs.state_checksums, self.model)
-        # Out there, since each thread has free memory of its own.
-        self.outside.run(_poison, self.device, message["sizes"], message["poison"])
+        _, before, *_ = self.outside.run_all(
+            (theirs.set_mode, self.model, message["train"]),
+            (theirs.state_checksums, self.model),
+            (_poison, self.device, message["sizes"], message["poison"]),  # each thread has free memory of its own
+            (self.launcher.take,),
+        )
         watch = {"ablate": self.launcher.suppressed, "perturb": self.launcher.perturbed}.get(
             message["meddle"], contextlib.nullcontext
         )
-        self.outside.ask(self.launcher.take)
         with watch() as seen:
             made = self.outside.run(
                 theirs.called, self._forward(inputs), message["grad"], self.sync, self.aliases, self.model
             )
         seconds, skeleton, codes, outputs = made
         changed = pristine != list(map(integrity.checksum, self.tensors))
-        after = self.outside.run(theirs.state_checksums, self.model)
+        after, launches = self.outside.run_all((theirs.state_checksums, self.model), (self.launcher.take,))
         mutated = [[name, value[0]] for name, value in before.items() if after.get(name, value) != value]
         reply = {"skeleton": skeleton, "seconds": seconds, "codes": codes, "changed": changed}
-        reply |= {"mutated": mutated[:MAX_NAMES], "written": [], "within": []}
-        reply["launches"] = self.outside.ask(self.launcher.take)
+        reply |= {"mutated": mutated[:MAX_NAMES], "written": [], "within": [], "launches": launches}
         if seen is not None:
             self.lent += seen
             written, within = self.outside.ask(theirs.plainly, *seen)
@@ -227,7 +228,6 @@ class Harness:
             tensor.copy_(self.source.view(spec))
         inputs, returned = self._lend(self.skeletons, aliases), list[Tensor]()
         self.lent.append(returned)
-        self.outside.ask(self.launcher.take)
         before = len(self.loads)
         milliseconds, outputs = self.stopwatch.time(self._forward(inputs), self._without_gradients, returned)
         self.recent.append(outputs)  # the next ones come to lie elsewhere
@@ -235,7 +235,7 @@ class Harness:
         codes = self.outside.run(theirs.codes_of, returned, aliases, self.model) if message["codes"] else []
         reply = {"ms": milliseconds, "compiled": len(self.loads) - before, "skeleton": self.stopwatch.skeleton}
         reply |= {"late_ms": self.stopwatch.late_ms, "settled": self.stopwatch.settled}
-        return reply | delivered | {"codes": codes, "launches": self.outside.ask(self.launcher.take)}
+        return reply | delivered | {"codes": codes, "launches": self.launches}
 
     def _lend(self, skeletons: list[Any], tensors: list[Tensor]) -> list[Any]:
         """Arrange tensors as the arguments of a call; the lists among them are taken back when it is over."""
@@ -249,9 +249,10 @@ class Harness:
         return functools.partial(theirs.forwarded, self.model, inputs, scope)
 
     def _without_gradients(self, *jobs: Job) -> list[Any]:
-        """Do jobs on the candidate's thread, one right after the other."""
-        grad = torch._C._set_grad_enabled
-        return self.outside.run_all((grad, False), *jobs, (grad, True))[1:-1]
+        """Do jobs on the candidate's thread, one right after the other, and count their launches."""
+        grad, take = torch._C._set_grad_enabled, self.launcher.take
+        *results, _, self.launches = self.outside.run_all((take,), (grad, False), *jobs, (grad, True), (take,))
+        return results[2:]
 
     def preload(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Copy the sets of inputs of the burst that follows to the device."""

@@ -11,6 +11,7 @@ import gc
 import os
 from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import chain
 from queue import SimpleQueue
 from typing import Any
 
@@ -48,7 +49,8 @@ class Outside:
         self._done = _thread.allocate_lock()
         self._done.acquire()
         before = _thread.stack_size(_STACK_BYTES)
-        _thread.start_new_thread(deque, (map(self._answers.put, map(_attempt, iter(self._jobs.get, None))), 0))
+        jobs = chain.from_iterable(iter(self._jobs.get, None))
+        _thread.start_new_thread(deque, (map(self._answers.put, map(_attempt, jobs)), 0))
         _thread.stack_size(before)
         gc.disable()
 
@@ -82,9 +84,9 @@ class Outside:
         return self._wait_for([(function, *arguments)])[0][1]
 
     def _wait_for(self, jobs: Sequence[tuple[Any, ...]]) -> list[tuple[bool, Any]]:
-        """Hand jobs over and sleep until all are done: to look at each answer would disturb the next job."""
-        for function, *arguments in (*jobs, (self._done.release,)):
-            self._jobs.put((self._pid, self.describe, function, arguments))
+        """Hand jobs over, all at once, and sleep until they are done: to wake up for each would disturb the next."""
+        handed = (*jobs, (self._done.release,))
+        self._jobs.put(tuple((self._pid, self.describe, function, arguments) for function, *arguments in handed))
         self._done.acquire()
         answers = [self._answers.get() for _ in jobs]
         self._answers.get()
