@@ -52,8 +52,8 @@ class HostLoad:
     def device(self, name: str) -> dict[str, float]:
         """Return means of what NVML told of a device during the block; nothing where it tells nothing."""
         seen = self._seen.get(name, [])
-        keys = seen[0] if seen else {}
-        return {key: round(statistics.fmean(each[key] for each in seen), 3) for key in keys}
+        keys = dict.fromkeys(key for each in seen for key in each)
+        return {key: round(statistics.fmean(each[key] for each in seen if key in each), 3) for key in keys}
 
     def _watch(self) -> None:
         try:
@@ -65,18 +65,21 @@ class HostLoad:
             return
         while not self._ended.wait(_EVERY_S):
             for name, handle in handles.items():
-                with suppress(pynvml.NVMLError):
-                    self._seen[name].append(_look(pynvml, handle))
+                self._seen[name].append(_look(pynvml, handle))
 
 
 def _look(nvml: Any, handle: Any) -> dict[str, float]:
-    sent, received = nvml.NVML_PCIE_UTIL_TX_BYTES, nvml.NVML_PCIE_UTIL_RX_BYTES
-    traffic_kb = sum(nvml.nvmlDeviceGetPcieThroughput(handle, each) for each in (sent, received))
-    return {
-        "kernels_share": nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
-        "pcie_mb_s": traffic_kb / 1e3,
-        "memory_gb": nvml.nvmlDeviceGetMemoryInfo(handle).used / 1e9,
+    looks = {
+        "kernels_share": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
+        "pcie_sent_mb_s": lambda: nvml.nvmlDeviceGetPcieThroughput(handle, nvml.NVML_PCIE_UTIL_TX_BYTES) / 1e3,
+        "pcie_received_mb_s": lambda: nvml.nvmlDeviceGetPcieThroughput(handle, nvml.NVML_PCIE_UTIL_RX_BYTES) / 1e3,
+        "memory_gb": lambda: nvml.nvmlDeviceGetMemoryInfo(handle).used / 1e9,
     }
+    found = {}
+    for name, look in looks.items():
+        with suppress(nvml.NVMLError):  # each is refused somewhere
+            found[name] = float(look())
+    return found
 
 
 def _cores() -> tuple[int, int]:

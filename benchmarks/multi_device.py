@@ -1,7 +1,7 @@
 """Several devices of one host: how evaluations scale, whether devices disturb each other, faults, and training.
 
 `PYTHONPATH=. python benchmarks/multi_device.py --seconds 240` measures on all devices of this host what is promised of
-one worker a device; `--devices cpu,cpu:1` rehearses it on a machine without a GPU, where bounds say nothing. One JSON
+one worker a device; `--devices cpu:1,cpu:2` rehearses it on a machine without a GPU, where bounds say nothing. One JSON
 line a finding goes to standard output as soon as it is known, so a run that is killed leaves what it has found. Stacks
 are the embedded one of `drkq up`, in folders of their own. A part that cannot run says why, and the next one begins.
 The exit code is 0 if every bound holds, 1 if one does not, and else 3 if something was not measured.
@@ -17,21 +17,31 @@ from pathlib import Path
 
 import click
 
+from benchmarks.multi_device_faults import faults
 from benchmarks.multi_device_found import Line, exit_code
+from benchmarks.multi_device_interference import interference
 from benchmarks.multi_device_scaling import scaling
 from benchmarks.multi_device_site import Order
+from benchmarks.multi_device_training import training
 from drkernel_q.cli.output import emit_jsonl, say
 from drkernel_q.local.process import resolve_devices
 
-PARTS: dict[str, Callable[[Order, Path], Awaitable[None]]] = {"scaling": scaling}
+PARTS: dict[str, Callable[[Order, Path], Awaitable[None]]] = {
+    "scaling": scaling,
+    "interference": interference,
+    "faults": faults,
+    "training": training,
+}
 #: A part that takes this much longer than it was given, seconds, is broken off.
-GRACE_S = 150.0
+GRACE_S = 300.0
 
 
 @click.command(help=__doc__)
 @click.option("--devices", default="auto", show_default=True, help="By comma: cuda:0,cuda:1; `auto` is all there are.")
 @click.option("--part", "parts", multiple=True, type=click.Choice(list(PARTS)), help="Only this; may be repeated.")
-@click.option("--seconds", default=300.0, show_default=True, help="Time of a part; it begins nothing more after it.")
+@click.option(
+    "--seconds", default=300.0, show_default=True, help="Time of a part, beside its start; it begins nothing after it."
+)
 @click.option("--count", default=200, show_default=True, help="Kernels that each number of devices judges.")
 @click.option("--repeats", default=12, show_default=True, help="Evaluations of a kernel beside each neighbour.")
 @click.option("--budget", default=1.0, show_default=True, help="Seconds that a timing stage aims to stay within.")
@@ -41,6 +51,8 @@ def main(
 ) -> None:
     """Run the parts one after the other."""
     chosen = resolve_devices(devices.split(","))
+    if len(chosen) > 1 and "cpu" in chosen:
+        raise click.UsageError("Name them cpu:1, cpu:2 and so on: what is asked of `cpu` goes to any of them.")
     lines: list[Line] = []
 
     def emit(line: Line) -> None:

@@ -1,5 +1,6 @@
 """What figures of several devices come to: ratios, differences, what limits, and whether a bound holds. Pure."""
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -80,12 +81,17 @@ def scatter(values: Sequence[float]) -> Line:
 
 
 def disturbance(quiet: Sequence[float], beside: Sequence[float]) -> Line:
-    """Say how far the median moved, percent, and the coefficient of variation, points of percent."""
+    """Say how far the median moved, percent, and the coefficient of variation, points of percent.
+
+    The noise is the standard error of the difference of two medians of so many figures with such a scatter.
+    """
     if len(quiet) < 2 or len(beside) < 2:
-        return {"median_percent": None, "cv_points": None}
+        return {"median_percent": None, "noise_percent": None, "cv_points": None}
     before, after = scatter(quiet), scatter(beside)
+    noise = math.hypot(*(each["cv_percent"] * math.sqrt(math.pi / 2 / each["runs"]) for each in (before, after)))
     return {
         "median_percent": round(100 * (after["median"] / before["median"] - 1), 3),
+        "noise_percent": round(noise, 3),
         "cv_points": round(after["cv_percent"] - before["cv_percent"], 3),
     }
 

@@ -2,7 +2,8 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,17 +11,22 @@ from benchmarks.evaluate_throughput import ALONE, summary, variant
 from benchmarks.faults import described
 from benchmarks.host_load import HostLoad
 from benchmarks.multi_device_found import SCALING, Line, arms, scaled
-from benchmarks.multi_device_site import Order, Site
+from benchmarks.multi_device_site import Bench, Order, Site
 from drkernel_q.evaluation import Evaluation
+from drkernel_q.local.process import resolve_devices
+
+#: Longest time for `drkq up`.
+UP_S = 240.0
 
 
 async def scaling(order: Order, folder: Path) -> None:
-    """Judge with one device, then with more; time is divided among them."""
+    """Judge with one device, then with more; each number of devices has time for as many kernels."""
     chosen = arms(len(order.devices))
     found: list[Line] = []
     for number, count in enumerate(chosen):
-        site = Site(folder / str(number))
-        arm = await judged(site, order, order.devices[:count], order.seconds / len(chosen))
+        share = 1 / count / sum(1 / each for each in chosen)
+        async with up(Site(folder / str(number)), order, order.devices[:count]) as bench:
+            arm = await judged(bench, order, order.devices[:count], order.seconds * share)
         order.tell("scaling", "arm", arm)
         found.append(arm)
         if count > 1:
@@ -31,32 +37,41 @@ async def scaling(order: Order, folder: Path) -> None:
         order.tell("scaling", "ratio", {"not_run": "there is one device only"})
 
 
-async def judged(site: Site, order: Order, devices: Sequence[str], seconds: float) -> Line:
-    """Judge the kernels on these devices, and add up what came of it."""
+@asynccontextmanager
+async def up(site: Site, order: Order, devices: Sequence[str]) -> AsyncIterator[Bench]:
+    """Start workers by `drkq up`, which finds the devices by itself where all of them are wanted, and end them."""
+    everything = list(devices) == resolve_devices(["auto"])
+    flags = [] if everything else [part for device in devices for part in ("--device", device)]
     began = time.monotonic()
-    async with site.stack(devices) as bench:
-        in_flight = 2 * sum(bench.lanes.values())
-        started_s = time.monotonic() - began
-        with HostLoad(devices) as load:
-            began = time.monotonic()
-            sources = _until(began + seconds, order.count)
-            replies = [
-                reply
-                async for reply in bench.judge_many(sources, order.kind, in_flight, timing_budget_s=order.budget_s)
-            ]
-            elapsed_s = time.monotonic() - began
-        evaluations = [reply.evaluation for reply in replies if reply.evaluation is not None]
-        facts = {"asked": len(replies), "started_s": round(started_s, 1), "elapsed_s": round(elapsed_s, 1)}
-        if not evaluations:
-            raise RuntimeError(f"nothing was judged on {', '.join(devices)}: {replies[:1]}")
-        facts |= summary([(each.durations_s["total"], each) for each in evaluations], elapsed_s)
-        del facts["timed_share"]  # of one device; each has its own below
-        facts["unclean"] = [described(each) for each in evaluations if not each.honest_and_correct][:5]
-        shares = _by_device(evaluations, elapsed_s, bench.lanes)
-        return facts | {
-            "devices": {name: shares[name] | load.device(name) for name in devices},
-            "host": load.host,
-        }
+    try:
+        done = await site.drkq("up", *flags, timeout_s=UP_S)
+        serving = sorted({worker["device"] for worker in (await site.status())["workers"]})
+        facts = {"command": " ".join(("drkq up", *flags)), "devices": serving, "code": done.returncode}
+        facts["seconds"] = round(time.monotonic() - began, 1)
+        order.tell("scaling", "up", facts, serving == sorted(devices), "one worker on each device")
+        async with site.stack(devices) as bench:
+            yield bench
+    finally:
+        await site.drkq("down", timeout_s=60.0)
+
+
+async def judged(bench: Bench, order: Order, devices: Sequence[str], seconds: float) -> Line:
+    """Judge the kernels on these devices, and add up what came of it."""
+    with HostLoad(devices) as load:
+        began = time.monotonic()
+        sources = _until(began + seconds, order.count)
+        many = bench.judge_many(sources, order.kind, 2 * bench.lanes.total(), timing_budget_s=order.budget_s)
+        replies = [reply async for reply in many]
+        elapsed_s = time.monotonic() - began
+    evaluations = [reply.evaluation for reply in replies if reply.evaluation is not None]
+    if not evaluations:
+        raise RuntimeError(f"nothing was judged on {', '.join(devices)}: {replies[:1]}")
+    facts = {"asked": len(replies), "elapsed_s": round(elapsed_s, 1)}
+    facts |= summary([(each.durations_s["total"], each) for each in evaluations], elapsed_s)
+    del facts["timed_share"]  # of one device; each has its own below
+    facts["unclean"] = [described(each) for each in evaluations if not each.honest_and_correct][:5]
+    shares = _by_device(evaluations, elapsed_s, bench.lanes)
+    return facts | {"devices": {name: shares[name] | load.device(name) for name in devices}, "host": load.host}
 
 
 def _until(ends_at: float, count: int) -> Iterator[str]:

@@ -27,7 +27,9 @@ from drkernel_q.settings import load_settings
 from tests.judging import builtin
 from workers.device import find_device, lanes_of
 
+ROOT = str(Path(__file__).parents[1])
 DEADLINE_S = 120.0
+_STOP_S = 15.0
 #: Lanes come up one after the other; after this those that are there do.
 LANES_S = 90.0
 #: Kernels that warm workers up have numbers from here on, and so nothing in common with those that count.
@@ -72,7 +74,8 @@ class Site:
         os.environ["XDG_RUNTIME_DIR"] = str(folder)
         # So that cuda:1 is the same device for NVML, torch and vLLM.
         os.environ["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
-        os.environ.setdefault("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
+        paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
+        os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(str(Path(path).resolve()) for path in [ROOT, *paths]))
 
     @asynccontextmanager
     async def stack(self, devices: Sequence[str], command: Sequence[str] = ()) -> AsyncIterator["Bench"]:
@@ -99,7 +102,11 @@ class Site:
             async with asyncio.timeout(timeout_s):
                 out, err = await process.communicate()
         except TimeoutError:
-            return subprocess.CompletedProcess(arguments, -signal.SIGKILL, "", f"not done within {timeout_s:.0f} s")
+            process.terminate()  # torchrun has its ranks in sessions of their own, and ends them by itself
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_STOP_S):
+                    await process.wait()
+            return subprocess.CompletedProcess(arguments, -signal.SIGTERM, "", f"not done within {timeout_s:.0f} s")
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
@@ -166,6 +173,15 @@ class Stream:
         self.asked = 0
         self._bench, self._device, self._numbers, self._protocol = bench, device, numbers, protocol
         self._going, self._stopping = asyncio.Event(), False
+
+    @property
+    def done(self) -> int:
+        """How many replies are there."""
+        return len(self.replies)
+
+    def since(self, began: float, ended: float) -> list[Reply]:
+        """Return what came between two times of the monotonic clock."""
+        return [reply for when, reply in self.replies if began <= when < ended]
 
     async def __aenter__(self) -> "Stream":
         """Begin, and wait until the first kernel is judged."""
