@@ -1,10 +1,14 @@
 """Kernels of a list, measured through the queue, and what was found as a file of facts; most wanted first."""
 
+import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import pyarrow.parquet as pq
 
 from drkernel_q.cli.output import say
 from drkernel_q.evaluation import EvaluationRequest, Protocol
@@ -19,35 +23,81 @@ from drkernel_q.store.export import write_file
 from drkernel_q.value import content_hash
 
 RUN = "claims"
+#: Seconds between two files of facts; the store has each at once.
+EVERY_S = 30.0
+#: What makes a fact one of a request: problem, kernel, protocol.
+Key = tuple[str, str, str]
 
 
 async def measure(
-    rows: list[dict[str, Any]], target: Path, settings: Settings, in_flight: int, seconds: float, protocol: Protocol
+    rows: Sequence[dict[str, Any]],
+    target: Path,
+    settings: Settings,
+    in_flight: int,
+    seconds: float,
+    protocol: Protocol,
+    known: Iterable[Path] = (),
 ) -> dict[str, Any]:
+    """Judge what neither `target`'s store nor the files of `known` have facts of, for so long, and write `target`."""
     began = time.monotonic()
-    requests = {request.id: request for request in (_request(row, protocol, settings.device) for row in rows)}
-    counts: Counter[str] = Counter()
-
-    def in_time() -> Iterator[EvaluationRequest]:
-        return (request for request in requests.values() if time.monotonic() - began < seconds)
-
     with Store.open(settings.store) as store:
-        with join(settings, [settings.device], say) as url:
-            async with EvaluationQueue(url, archive=store) as queue:
-                async for reply in queue.evaluate_many(in_time(), in_flight=in_flight, device=settings.device):
-                    store.record(requests[reply.id], reply)
-                    found = reply.evaluation
-                    counts[f"{found.outcome}/{found.integrity}" if found else "not judged"] += 1
-                    if counts.total() % 50 == 0:
-                        say(f"{counts.total()} of {len(requests)} after {time.monotonic() - began:.0f} s")
-        write_file(store, "facts", "parquet", target)  # those too that were known before
+        store.upgrade()
+        write_file(store, "facts", "parquet", target)  # of an earlier call, which may not have come to it
+        there = {key for file in (target, *known) for key in keys(file)}
+        asked = {each.id: each for each in (request(row, protocol, settings.device) for row in rows)}
+        todo = {id_: each for id_, each in asked.items() if key_of(each) not in there}
+        say(f"{len(asked)} kernels, {len(asked) - len(todo)} of them known")
+        counts: Counter[str] = Counter()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await _judge(todo, store, target, settings, in_flight, counts)
+        write_file(store, "facts", "parquet", target)
     wall_s = time.monotonic() - began
-    found = {"stage": "evaluate", "device": settings.device, "kernels": counts.total(), "outcomes": dict(counts)}
+    found = {"stage": "evaluate", "device": settings.device, "known": len(asked) - len(todo), "left": len(todo)}
+    found |= {"left": len(todo) - counts.total(), "kernels": counts.total(), "outcomes": dict(counts)}
     size = {"file_bytes": target.stat().st_size, "wall_s": round(wall_s, 1)}
     return found | size | {"a_minute": round(60 * counts.total() / wall_s, 1)}
 
 
-def _request(row: dict[str, Any], protocol: Protocol, device: str) -> EvaluationRequest:
+async def _judge(
+    todo: dict[str, EvaluationRequest],
+    store: Store,
+    target: Path,
+    settings: Settings,
+    in_flight: int,
+    counts: Counter[str],
+) -> None:
+    began = written = time.monotonic()
+    with join(settings, [settings.device], say) as url:
+        async with EvaluationQueue(url, archive=store) as queue:
+            async for reply in queue.evaluate_many(todo.values(), in_flight=in_flight, device=settings.device):
+                store.record(todo[reply.id], reply)
+                found = reply.evaluation
+                counts[f"{found.outcome}/{found.integrity}" if found else "not judged"] += 1
+                if time.monotonic() - written > EVERY_S:
+                    write_file(store, "facts", "parquet", target)
+                    written = time.monotonic()
+                    say(f"{counts.total()} of {len(todo)} after {written - began:.0f} s")
+
+
+def keys(file: Path) -> Iterator[Key]:
+    """Say of what a file holds facts."""
+    columns = ["problem_hash", "kernel_hash", "protocol"]
+    for row in pq.read_table(file, columns=columns).to_pylist():
+        yield row["problem_hash"], row["kernel_hash"], _same(Protocol.model_validate_json(row["protocol"]))
+
+
+def key_of(asked: EvaluationRequest) -> Key:
+    """Say of what a request asks for facts."""
+    return asked.problem.hash, asked.kernel.hash, _same(asked.protocol)
+
+
+def _same(protocol: Protocol) -> str:
+    return protocol.model_dump_json()
+
+
+def request(row: dict[str, Any], protocol: Protocol, device: str) -> EvaluationRequest:
+    """Ask about the kernel of a row; the same row is the same request."""
     problem = Problem(name=row["problem"], source=row["problem_source"])
     kernel = Kernel(source=row["kernel_source"], name=f"{row['quality'] or 'written'}.py")
     name = content_hash(RUN, problem.hash, kernel.hash, device, protocol.model_dump_json())

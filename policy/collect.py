@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from drkernel_q.errors import BadSettings
 from drkernel_q.evaluation import Outcome
 from drkernel_q.problem import Problem
 from drkernel_q.store import Store
@@ -53,6 +54,8 @@ class Tally:
         self.resumed = 0
         """Turns that were stored before."""
         self.kernels = 0
+        self.cut = 0
+        """Answers that were cut at their longest."""
         self.unjudged = 0
         """Kernels that could not be judged, for reasons that are not theirs."""
         self.correct = 0
@@ -70,6 +73,7 @@ class Tally:
             self.resumed += 1
         else:
             self.tokens += len(turn.output_ids)
+        self.cut += turn.finish_reason == "length"
         if turn.kernel is None:
             return
         self.kernels += 1
@@ -132,9 +136,12 @@ async def collect(problems: Sequence[Problem], collection: Collection) -> Tally:
 
     Raises:
         NoSampler, Unavailable: as `policy.rollout.play_turn`; everything that was judged is stored.
+        BadSettings: not one problem could be begun with; the log has said why.
     """
     tally = collection.tally
     tally.wanted = len(problems) * collection.config.group_size
     async for done in rollout_groups(map(GroupOrder, problems), collection):
         tally.finished += len(done.group.trajectories)
+    if tally.wanted and not tally.turns:
+        raise BadSettings("Nothing was collected: no problem could be begun with. What is said above says why.")
     return tally

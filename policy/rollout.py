@@ -204,7 +204,7 @@ async def rollout_trajectory(problem: Problem, number: int, rollout: Rollout, *,
         if turn is None and not turns:
             raise PromptTooLong(
                 f"The first prompt for {problem.name} and {rollout.config.sampling.max_new_tokens} tokens of answer "
-                f"do not fit into {rollout.context_tokens} tokens."
+                f"do not fit into {rollout.context_tokens} tokens; allow shorter answers by `max_new_tokens`."
             )
         if turn is None:
             break

@@ -196,7 +196,7 @@ class Search:
                 raise PromptTooLong(
                     f"The first prompt for {self._problem.name} and "
                     f"{self._rollout.config.sampling.max_new_tokens} tokens of answer do not fit into "
-                    f"{self._rollout.context_tokens} tokens."
+                    f"{self._rollout.context_tokens} tokens; allow shorter answers by `max_new_tokens`."
                 )
             if not context:
                 return None

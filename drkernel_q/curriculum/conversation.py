@@ -67,29 +67,33 @@ def walks(
     turns: int = 3,
     copies: int = 1,
     seed: int = 0,
+    mixture: Mapping[Quality, float] = BEGINNER,
+    forgets: float = FORGETS,
     facts: Facts | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Give rows of messages over several turns for each training problem, with the feedback that a rollout would give.
 
-    The first answer is a beginner's (`BEGINNER`); every other one is too, and in half of them no worse than the one
-    before. So conversations climb, and few arrive. Where `facts` knows nothing of a solution, its feedback is what it
-    should be.
+    The first answer is a beginner's (`mixture`); every other one is too, and unless it `forgets` it is no worse than
+    the one before. So conversations climb, and few arrive. Where `facts` knows nothing of a solution, its feedback is
+    what it should be.
     """
     for exercise in exercises:
         for copy in range(copies if exercise.split == "train" else 0):
             draw = random.Random(f"walk/{seed}/{exercise.problem.hash}/{copy}")  # noqa: S311 - reproducible
-            chosen = _walk(exercise, turns, draw)
+            chosen = _walk(exercise, turns, draw, mixture, forgets)
             told = [(facts(exercise, each) if facts else None) or expected(each, draw) for each in chosen]
             yield _row(exercise, _spoken(exercise, chosen, told, templates), chosen)
 
 
-def _walk(exercise: Exercise, turns: int, draw: random.Random) -> list[Solution]:
-    order = [each for each in Quality if each in BEGINNER]
+def _walk(
+    exercise: Exercise, turns: int, draw: random.Random, mixture: Mapping[Quality, float], forgets: float
+) -> list[Solution]:
+    order = [each for each in Quality if each in mixture]
     chosen: list[Solution] = []
     for _ in range(turns):
-        remembers = bool(chosen) and draw.random() > FORGETS
+        remembers = bool(chosen) and draw.random() > forgets
         rest = order[order.index(chosen[-1].quality) :] if remembers else order
-        quality = draw.choices(rest, [BEGINNER[each] for each in rest])[0]
+        quality = draw.choices(rest, [mixture[each] for each in rest])[0]
         chosen.append(draw.choice([each for each in exercise.solutions if each.quality is quality]))
     return chosen
 

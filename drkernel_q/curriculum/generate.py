@@ -9,6 +9,7 @@ from drkernel_q.curriculum.frame import draw_frame
 from drkernel_q.curriculum.part import Product, Recipe, Reduction, Step, names
 from drkernel_q.curriculum.recipe import LEVELS, corrupted, draw_recipe, reach
 from drkernel_q.curriculum.source import Fault, Frame, Launch, Plan, problem_source, solution_source, torch_source
+from drkernel_q.curriculum.variety import FULL, Variety
 from drkernel_q.kernel import Kernel
 from drkernel_q.problem import Problem
 
@@ -49,7 +50,7 @@ class Variants(NamedTuple):
     lazy: Range
 
 
-def generate(seed: int, count: int, levels: Sequence[int] = LEVELS) -> Iterator[Exercise]:
+def generate(seed: int, count: int, levels: Sequence[int] = LEVELS, variety: Variety = FULL) -> Iterator[Exercise]:
     """Generate `count` exercises; the first of them are the same whatever the count."""
     turns = [level for level in _TURNS if level in levels]
     chains: set[tuple[int, tuple[str, ...]]] = set()
@@ -57,20 +58,29 @@ def generate(seed: int, count: int, levels: Sequence[int] = LEVELS) -> Iterator[
     for number in range(1, count + 1):
         level = turns[(number - 1) % len(turns)]
         draw = random.Random(f"{seed}/{level}/{number}")  # noqa: S311 - reproducible, not secret
-        while (exercise := _draw_new(draw, number, level, chains, sources)) is None:
+        while (exercise := _draw_new(draw, number, level, variety, chains, sources)) is None:
             continue
         yield exercise
 
 
 def _draw_new(
-    draw: random.Random, number: int, level: int, chains: set[tuple[int, tuple[str, ...]]], sources: set[str]
+    draw: random.Random,
+    number: int,
+    level: int,
+    variety: Variety,
+    chains: set[tuple[int, tuple[str, ...]]],
+    sources: set[str],
 ) -> Exercise | None:
     """Draw an exercise; None if its chain or one of its sources was there before, or not every quality can be had."""
     recipe = draw_recipe(draw, level)
-    wrong, parts = corrupted(draw, recipe), _parts(draw, recipe)
-    if wrong is None or parts is None or (level, names(recipe)) in chains:
+    if len(recipe) > variety.longest or (level, names(recipe)) in chains:
         return None
-    exercise = _exercise(draw, number, level, Variants(recipe, wrong, *parts))
+    habit = variety.habit(draw)
+    wrong, parts = corrupted(habit, recipe), _parts(habit, recipe)
+    if wrong is None or parts is None:
+        return None
+    frame = draw_frame(draw, recipe)
+    exercise = _exercise(habit, number, level, Variants(recipe, wrong, *parts), frame)
     new = {solution.kernel.source for solution in exercise.solutions}
     if new & sources:
         return None
@@ -79,9 +89,8 @@ def _draw_new(
     return exercise
 
 
-def _exercise(draw: random.Random, number: int, level: int, variants: Variants) -> Exercise:
+def _exercise(draw: random.Random, number: int, level: int, variants: Variants, frame: Frame) -> Exercise:
     recipe = variants.recipe
-    frame = draw_frame(draw, recipe)
     chain = names(recipe)
     source = problem_source(recipe, frame, title(level, recipe))
     solutions = tuple(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from drkernel_q.cli.output import emit_json, emit_table, progress
+from drkernel_q.cli.output import emit_json, emit_table, progress, say
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,6 +82,9 @@ def command(
         emit_json(document)
     else:
         emit_table(("what", "value"), document.items())
+    if tally.turns and not tally.kernels:
+        cut = " All were cut at their longest." if tally.cut == tally.turns else ""
+        say(f"No answer holds a kernel.{cut} A model that never saw one has to learn it first: `drkq sft`.")
 
 
 def _settings(flags: dict[str, Any]) -> dict[str, Any]:

@@ -4,18 +4,22 @@ import ast
 from collections import Counter
 from pathlib import Path
 
-from benchmarks.claims import _conversations, _protocol, _rows, subset
+from benchmarks.claims import _protocol
+from benchmarks.claims_measured import key_of, keys
+from benchmarks.claims_subset import Choice, conversations, subset
+from benchmarks.claims_written import Guess, by_quality, covered, listed
 from drkernel_q.curriculum import Quality, generate
-from drkernel_q.evaluation import Protocol
-from drkernel_q.kernel import extract_kernel
+from drkernel_q.evaluation import Outcome, Protocol
+from drkernel_q.kernel import Kernel, extract_kernel
 from drkernel_q.prompt import fenced
+from drkernel_q.reward import RewardConfig, reward
 from drkernel_q.store import Store
 from drkernel_q.store.export import write_file
 from tests.values import a_reply, a_request, an_evaluation
 
 
 def test_the_subset_begins_with_the_problems_whose_facts_are_recorded() -> None:
-    chosen = subset(0, "123", train=30, heldout=4)
+    chosen = subset(Choice(levels="123", train=30, heldout=4, longest=100, drawn=True))
     first = list(generate(0, 60))
     assert [each.problem for each in chosen.train] == [each.problem for each in first if each.split == "train"][:30]
     assert [each.problem for each in chosen.heldout] == [each.problem for each in first if each.split == "heldout"][:4]
@@ -27,30 +31,58 @@ def test_the_subset_begins_with_the_problems_whose_facts_are_recorded() -> None:
         assert extract_kernel(fenced(hurried.kernel.source, "python")) == hurried.kernel.model_copy(
             update={"name": "kernel"}
         )
-    assert {each.level for each in subset(0, "12", train=5, heldout=1).train} == {1, 2}
+    assert {each.level for each in subset(Choice(train=5, heldout=1)).train} == {1, 2}
 
 
 def test_what_is_taught_holds_every_problem_that_is_trained_on_and_none_that_is_held_out() -> None:
-    chosen = subset(0, "12", train=6, heldout=2)
-    rows = list(_conversations(chosen, 0, "12", others=10, copies=3))
+    choice = Choice(train=6, heldout=2)
+    chosen = subset(choice)
+    rows = list(conversations(chosen, choice, others=10, copies=3))
     names = Counter(row["module_name"] for row in rows)
     assert all(names[each.problem.name] == 3 for each in chosen.train)
     assert not any(names[each.problem.name] for each in chosen.heldout)
     assert len(names) == 6 + 10
 
 
-def test_kernels_are_listed_once_the_family_first_then_what_is_written_most() -> None:
-    chosen = subset(0, "1", train=2, heldout=0)
-    first, second = (each.problem.hash for each in chosen.train)
-    fused = next(each.kernel.source for each in chosen.train[0].solutions if each.quality is Quality.FUSED)
-    written = Counter({(first, fused): 3, (first, "rare"): 1, (second, "often"): 9})
-    rows = list(_rows(chosen, written))
-    keys = [(row["problem"], row["kernel_source"]) for row in rows]
-    assert len(set(keys)) == len(keys)
-    assert [row["kernel_source"] for row in rows[-2:]] == ["often", "rare"]
-    assert all(row["quality"] for row in rows[:-2])
+def test_kernels_are_listed_once_what_is_written_most_first_and_the_rest_of_the_family_last() -> None:
+    chosen = subset(Choice(levels="1", train=1, heldout=1))
+    train, heldout = chosen.train[0], chosen.heldout[0].problem.hash
+    fused = next(each.kernel.source for each in train.solutions if each.quality is Quality.FUSED)
+    one = Counter({(train.problem.hash, fused): 3, (train.problem.hash, "rare"): 1, (heldout, "often"): 900})
+    other = Counter({(train.problem.hash, "rare"): 1, (heldout, "often"): 1})
+    rows = list(listed(chosen, [one, other]))
+    written = [(row["part"], row["kernel_source"], row["share"]) for row in rows if row["share"]]
+    assert written == [("heldout", "often", 1.0), ("train", "rare", 0.625), ("train", fused, 0.375)]
+    assert len({(row["problem"], row["kernel_source"]) for row in rows}) == len(rows)
+    assert rows[3:]
+    assert all(row["quality"] for row in rows[3:])
     assert "fallback" not in {row["quality"] for row in rows}
-    assert {row["kernel_source"]: row["count"] for row in rows}[fused] == 3
+    assert covered(chosen, rows[:1], one) == {"train": 0.0, "heldout": 1.0}
+    assert covered(chosen, rows, one) == {"train": 1.0, "heldout": 1.0}
+    assert by_quality(chosen, one) == {"train": {"fused1": 0.75, "other": 0.25}, "heldout": {"other": 1.0}}
+
+
+async def test_a_guess_is_what_a_solution_should_be_and_anything_else_is_wrong() -> None:
+    chosen = subset(Choice(levels="1", train=1, heldout=0))
+    problem, judge = chosen.train[0].problem, Guess(chosen)
+    for solution in chosen.train[0].solutions:
+        assert solution.quality.agrees(await judge.evaluate(problem, solution.kernel))
+    hack = await judge.evaluate(problem, chosen.train[0].solutions[-1].kernel)
+    assert hack.speedup == 8
+    assert reward(hack) == 0
+    assert reward(hack, RewardConfig(kind="speed", hack_check=False)) == 4
+    for source, outcome in (("x = 1", Outcome.WRONG_VALUE), ("x = ", Outcome.COMPILE_ERROR)):
+        assert (await judge.evaluate(problem, Kernel(source=source))).outcome is outcome
+
+
+def test_a_fact_is_known_by_problem_kernel_and_protocol(tmp_path: Path) -> None:
+    with Store.open(f"sqlite:///{tmp_path / 'facts.sqlite'}") as store:
+        store.upgrade()
+        request = a_request("k1")
+        store.record(request, a_reply(request, an_evaluation(speedup=2.0)))
+        write_file(store, "facts", "parquet", tmp_path / "facts.parquet")
+    assert set(keys(tmp_path / "facts.parquet")) == {key_of(request)}
+    assert key_of(a_request("k1", protocol=Protocol(trials=7))) != key_of(request)
 
 
 def test_runs_ask_as_most_of_the_facts_were_measured(tmp_path: Path) -> None:

@@ -45,6 +45,13 @@ async def test_kernels_that_could_not_be_judged_are_not_wrong(store: Store) -> N
     assert (tally.unjudged, tally.correct, tally.best_speedup) == (tally.kernels, 0, None)
 
 
+async def test_answers_that_fit_into_no_context_are_no_collection(store: Store) -> None:
+    sampling = SMALL.rollout.sampling.model_copy(update={"max_new_tokens": 10**6})
+    config = SMALL.model_copy(update={"rollout": SMALL.rollout.model_copy(update={"sampling": sampling})})
+    with pytest.raises(BadSettings, match="Nothing was collected"):
+        await collected(store, config)
+
+
 async def test_a_run_goes_on_only_as_it_was_begun(store: Store) -> None:
     await collected(store)
     more = SMALL.model_copy(update={"rollout": SMALL.rollout.model_copy(update={"group_size": 5})})
