@@ -4,6 +4,7 @@ import ast
 import hashlib
 import json
 import random
+import re
 import runpy
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -25,6 +26,7 @@ from drkernel_q.curriculum.expected import expected
 from drkernel_q.curriculum.folder import load_generated, write_folder
 from drkernel_q.curriculum.operator import OPERATORS
 from drkernel_q.curriculum.part import PRODUCTS, REDUCTIONS
+from drkernel_q.curriculum.variety import Variety
 from drkernel_q.errors import BadInput, BadProblem
 from drkernel_q.kernel import extract_kernel
 from drkernel_q.problem import load_folder, load_problem
@@ -32,6 +34,8 @@ from drkernel_q.problem.source import check_source
 from drkernel_q.prompt import first_turn, load_templates
 from drkernel_q.trajectory import Message
 from tests.values import an_evaluation
+
+_WHOLE_ROW = "BLOCK=triton.next_power_of_2(columns), num_warps="
 
 
 @cache
@@ -52,6 +56,17 @@ def digest(exercises: Iterable[Exercise]) -> str:
 
 def sources(exercise: Exercise, quality: Quality) -> list[str]:
     return [solution.kernel.source for solution in exercise.solutions if solution.quality is quality]
+
+
+def test_without_variety_problem_and_quality_decide_on_a_solution() -> None:
+    plain = list(generate(0, 8, (1, 2), Variety(drawn=False, longest=3)))
+    assert all(len(exercise.chain) <= 3 for exercise in plain)
+    for exercise in plain:
+        (broken,), (edge,) = sources(exercise, Quality.BROKEN), sources(exercise, Quality.EDGE)
+        assert "class ModelNew(nn.Module)\n" in broken
+        assert " - 1\n" in edge
+        launches = {re.findall(r"BLOCK=.*", source)[0] for source in sources(exercise, Quality.FUSED)}
+        assert launches in ({"BLOCK=1024)", "BLOCK=2048, num_warps=8)"}, {f"{_WHOLE_ROW}{n})" for n in (4, 8)})
 
 
 def test_a_seed_gives_the_same_set_everywhere() -> None:
