@@ -9,7 +9,9 @@ The exit code is 0 if every bound holds, 1 if one does not, and else 3 if someth
 
 import asyncio
 import json
+import os
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
@@ -62,14 +64,18 @@ def main(
             with report.open("a") as file:
                 file.write(json.dumps(line) + "\n")
 
+    # As Ctrl-C does, so that workers are stopped on the way out.
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
     order = Order(tuple(chosen), seconds, count, repeats, budget, emit)
     for name in parts or PARTS:
         folder = Path(tempfile.mkdtemp(prefix="drkq-md-", dir="/tmp"))
         began = time.monotonic()
         say(f"{name} on {', '.join(chosen)} ...")
-        asyncio.run(attempt(name, order, folder))
+        try:
+            asyncio.run(attempt(name, order, folder))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
         say(f"{name}: {time.monotonic() - began:.0f} s")
-        shutil.rmtree(folder, ignore_errors=True)
     raise SystemExit(exit_code(lines))
 
 

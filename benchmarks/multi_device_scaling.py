@@ -12,11 +12,13 @@ from benchmarks.faults import described
 from benchmarks.host_load import HostLoad
 from benchmarks.multi_device_found import SCALING, Line, arms, scaled
 from benchmarks.multi_device_site import Bench, Order, Site
-from drkernel_q.evaluation import Evaluation
+from drkernel_q.evaluation import Evaluation, Reply
 from drkernel_q.local.process import resolve_devices
 
 #: Longest time for `drkq up`.
 UP_S = 240.0
+#: Between two lines about an arm that goes on, which may be killed.
+_SO_FAR_S = 30.0
 
 
 async def scaling(order: Order, folder: Path) -> None:
@@ -61,8 +63,15 @@ async def judged(bench: Bench, order: Order, devices: Sequence[str], seconds: fl
         began = time.monotonic()
         sources = _until(began + seconds, order.count)
         many = bench.judge_many(sources, order.kind, 2 * bench.lanes.total(), timing_budget_s=order.budget_s)
-        replies = [reply async for reply in many]
-        elapsed_s = time.monotonic() - began
+        replies: list[Reply] = []
+        told = began
+        async for reply in many:
+            replies.append(reply)
+            elapsed_s = time.monotonic() - began
+            if time.monotonic() - told > _SO_FAR_S:
+                told = time.monotonic()
+                so_far = {"devices": list(devices), "evaluations": len(replies), "elapsed_s": round(elapsed_s, 1)}
+                order.tell("scaling", "so far", so_far | {"a_minute": round(60 * len(replies) / elapsed_s, 1)})
     evaluations = [reply.evaluation for reply in replies if reply.evaluation is not None]
     if not evaluations:
         raise RuntimeError(f"nothing was judged on {', '.join(devices)}: {replies[:1]}")
