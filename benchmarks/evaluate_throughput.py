@@ -10,16 +10,14 @@ how far the speedups scatter.
 import json
 import math
 import statistics
-import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import click
 
+from benchmarks.lanes import open_lanes, spread
 from drkernel_q.evaluation import Evaluation
 from tests.judging import EXAMPLES, Bench, builtin
-from workers.device import find_device, lanes_of
 
 #: Warps a program of the variants: every kernel has another name besides, so that none finds another's in a cache.
 WARPS = (4, 8, 16)
@@ -33,34 +31,6 @@ def variant(number: int) -> str:
     return source.replace("softmax_kernel", f"softmax_kernel_{number}").replace(
         "num_warps=8", f"num_warps={WARPS[number % len(WARPS)]}"
     )
-
-
-class Lane(threading.Thread):
-    """One evaluator, which takes kernels as long as there are any."""
-
-    def __init__(self, device: str, lanes: int, budget_s: float) -> None:
-        """Start its zygote."""
-        super().__init__()
-        self.bench = Bench(device, memory_bytes=3 * 2**30 if device == "cpu" else 32 * 2**30, lanes=lanes)
-        self.budget_s = budget_s
-        self.found: list[tuple[float, Evaluation]] = []
-        """Seconds and facts of each evaluation."""
-        self.numbers: Iterator[int] = iter(())
-        self.ends_at = math.inf
-
-    def get_ready(self, number: int) -> None:
-        """Judge a kernel that does not count: the first one starts the judge."""
-        self.bench.evaluator.wait_ready()
-        self.bench.judge(builtin("softmax"), variant(number), timing_budget_s=self.budget_s)
-
-    def run(self) -> None:
-        """Judge one kernel after the other."""
-        for number in self.numbers:
-            if time.perf_counter() > self.ends_at:
-                return
-            start = time.perf_counter()
-            evaluation = self.bench.judge(builtin("softmax"), variant(number), timing_budget_s=self.budget_s)
-            self.found.append((time.perf_counter() - start, evaluation))
 
 
 def summary(found: list[tuple[float, Evaluation]], elapsed_s: float) -> dict[str, Any]:
@@ -95,24 +65,27 @@ def summary(found: list[tuple[float, Evaluation]], elapsed_s: float) -> dict[str
 @click.option("--lanes", default=0, show_default=True, help="Evaluations at a time; 0 is what a worker would choose.")
 def main(device: str, count: int, seconds: float, budget: float, lanes: int) -> None:
     """Judge kernels in all lanes until there are no more."""
-    lanes = lanes_of(find_device(device), lanes)
-    workers = [Lane(device, lanes, budget) for _ in range(lanes)]
-    ready = [threading.Thread(target=worker.get_ready, args=(count + number,)) for number, worker in enumerate(workers)]
-    for thread in ready:
-        thread.start()
-    for thread in ready:
-        thread.join()
-    numbers = iter(range(count))
+    benches = open_lanes(device, lanes)
+    found: list[tuple[float, Evaluation]] = []
+
+    def judge(bench: Bench, number: int) -> bool:
+        start = time.perf_counter()
+        if start > ends_at:
+            return False
+        evaluation = bench.judge(builtin("softmax"), variant(number), timing_budget_s=budget)
+        found.append((time.perf_counter() - start, evaluation))
+        return True
+
+    ends_at = math.inf
+    spread(benches, range(count, count + len(benches)), judge)  # the first one starts the judge
+    found.clear()
     started = time.perf_counter()
-    for worker in workers:
-        worker.numbers, worker.ends_at = numbers, started + seconds
-        worker.start()
-    for worker in workers:
-        worker.join()
-    found = summary([each for worker in workers for each in worker.found], time.perf_counter() - started)
-    for worker in workers:
-        worker.bench.close()
-    click.echo(json.dumps({"benchmark": "evaluate_throughput", "device": device, "lanes": lanes} | found))
+    ends_at = started + seconds
+    spread(benches, range(count), judge)
+    figures = summary(found, time.perf_counter() - started)
+    for bench in benches:
+        bench.close()
+    click.echo(json.dumps({"benchmark": "evaluate_throughput", "device": device, "lanes": len(benches)} | figures))
 
 
 if __name__ == "__main__":

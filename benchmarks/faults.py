@@ -1,9 +1,9 @@
-"""Whether innocent evaluations suffer from faulty ones: many of both, in a random mix, on one worker.
+"""Whether innocent evaluations suffer from faulty ones: many of both, in a random mix, in the lanes of one device.
 
 `PYTHONPATH=. python benchmarks/faults.py --device cuda:0 --seconds 560` prints a table and one JSON line: innocent
-failures and wrong outcomes (both should be 0), evaluations a minute, and host and device memory of the worker, the
-zygote and the judge in the first and in the last tenth of the run. On a GPU faulty candidates make real CUDA errors; on
-the cpu device others take their place.
+failures and wrong outcomes (both should be 0), evaluations a minute, and host memory of the worker, its zygotes and its
+judges, and device memory, in the first and in the last tenth of the run. On a GPU faulty candidates make real CUDA
+errors; on the cpu device others take their place.
 """
 
 import json
@@ -12,11 +12,14 @@ import os
 import random
 import statistics
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import click
 
+from benchmarks.lanes import open_lanes, spread
 from drkernel_q.evaluation import Evaluation, Failure, Integrity, Outcome, Stage
 from tests.faulty import ILLEGAL_ADDRESS, INFINITE_LOOP, OUT_OF_DEVICE_MEMORY, Faulty, in_call, named
 from tests.judging import EXAMPLES, Bench, builtin
@@ -74,26 +77,33 @@ def plan(kinds: tuple[Faulty, ...], count: int, share: float) -> list[Faulty | N
     return mix
 
 
-def memory(bench: Bench) -> dict[str, int]:
-    """Measure resident memory of our processes, and device memory in use by anybody, bytes."""
-    family = bench.evaluator.family
-    pids = {"worker": os.getpid()}
-    if family._zygote is not None and family._zygote.process is not None:
-        pids["zygote"] = family._zygote.process.pid
-    if family._kept is not None:
-        pids["judge"] = family._kept.child.pid
-    found = {name: int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE for name, pid in pids.items()}
-    device = bench.evaluator.health.monitor.used_bytes()
+def memory(benches: Sequence[Bench]) -> dict[str, int]:
+    """Measure resident memory of our processes, of zygotes and judges on average, and device memory in use, bytes."""
+    families = [bench.evaluator.family for bench in benches]
+    zygotes = [family._zygote.process.pid for family in families if family._zygote and family._zygote.process]
+    judges = [family._kept.child.pid for family in families if family._kept]
+    found = {"worker": _resident_bytes([os.getpid()])}
+    with suppress(OSError):  # one of them has just ended
+        found |= {name: _resident_bytes(pids) for name, pids in (("zygote", zygotes), ("judge", judges)) if pids}
+    device = benches[0].evaluator.health.monitor.used_bytes()
     return found if device is None else found | {"device": device}
 
 
+def _resident_bytes(pids: list[int]) -> int:
+    return sum(int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids) * _PAGE // len(pids)
+
+
 def trend(rows: list[Row], name: str) -> dict[str, float] | None:
-    """Compare the first tenth of a run with the last: medians in MiB, and the growth in percent."""
+    """Compare the first tenth of a run with the last, in MiB, and give the growth in percent.
+
+    It is the median of each that counts; of device memory the least, since there is more when a lane is at work.
+    """
     series = [row.bytes_in_use[name] / 2**20 for row in rows if name in row.bytes_in_use]
     tenth = max(len(series) // 10, 1)
     if not series:
         return None
-    first, last = statistics.median(series[:tenth]), statistics.median(series[-tenth:])
+    middle = min if name == "device" else statistics.median
+    first, last = middle(series[:tenth]), middle(series[-tenth:])
     growth = 100 * (last / first - 1)
     return {"first_mib": round(first, 1), "last_mib": round(last, 1), "growth_percent": round(growth, 2)}
 
@@ -134,24 +144,32 @@ def table(rows: list[Row], found: dict[str, Any]) -> str:
 
 
 def run(
-    bench: Bench, mix: list[Faulty | None], ends_at: float, kernel_deadline_s: float, stages: tuple[str, ...]
+    benches: Sequence[Bench],
+    mix: list[Faulty | None],
+    ends_at: float,
+    kernel_deadline_s: float,
+    stages: tuple[str, ...],
 ) -> list[Row]:
-    """Judge one after the other."""
+    """Judge all of them, until one of the devices is quarantined or it is too late."""
     problem = builtin("softmax")
+    options = {"stages": stages, "kernel_deadline_s": kernel_deadline_s, "timing_budget_s": 0.5}
     rows: list[Row] = []
-    for number, faulty in enumerate(mix):
+
+    def judge(bench: Bench, job: tuple[int, Faulty | None]) -> bool:
         if time.monotonic() > ends_at or bench.evaluator.quarantine is not None:
-            break
+            return False
+        number, faulty = job
         source = f"{SOFTMAX}\n# {number}\n" if faulty is None else faulty.source
         start = time.monotonic()
-        result = bench.result(
-            problem, source, stages=stages, kernel_deadline_s=kernel_deadline_s, deadline_s=120.0, timing_budget_s=0.5
-        )
+        result = bench.result(problem, source, deadline_s=120.0, **options)
         seconds = time.monotonic() - start
         wrong = "" if is_right(faulty, result) else described(result)
-        rows.append(Row(faulty.name if faulty else "honest", wrong, seconds, memory(bench)))
+        rows.append(Row(faulty.name if faulty else "honest", wrong, seconds, memory(benches)))
         if wrong or len(rows) % 50 == 0:
             click.echo(f"{len(rows)} of {len(mix)} {wrong and 'WRONG ' + wrong}", err=True)
+        return True
+
+    spread(benches, enumerate(mix), judge)
     return rows
 
 
@@ -168,6 +186,7 @@ def run(
     type=click.Choice(STAGES),
     help="Stages; all unless named.",
 )
+@click.option("--lanes", default=0, show_default=True, help="Evaluations at a time; 0 is what a worker would choose.")
 @click.option("--seed", default=0, show_default=True, help="Of the order.")
 @click.option("--json", "report", type=click.Path(path_type=Path), help="File that the JSON line is added to.")
 def main(
@@ -177,20 +196,21 @@ def main(
     seconds: float,
     kernel_deadline: float,
     stages: tuple[str, ...],
+    lanes: int,
     seed: int,
     report: Path | None,
 ) -> None:
     """Judge the mix and say what came of it; exit 1 if any innocent suffered or any outcome was wrong."""
     random.seed(seed)
     kind = device.partition(":")[0]
-    bench = Bench(device, memory_bytes=2**30 if kind == "cpu" else 32 * 2**30)
-    bench.evaluator.wait_ready()
+    benches = open_lanes(device, lanes, 2**30 if kind == "cpu" else None)
     start = time.monotonic()
-    rows = run(bench, plan(KINDS[kind], evaluations, share), start + seconds, kernel_deadline, stages or tuple(Stage))
-    found = summary(rows, time.monotonic() - start, device)
-    quarantined = bench.evaluator.quarantine
+    rows = run(benches, plan(KINDS[kind], evaluations, share), start + seconds, kernel_deadline, stages or tuple(Stage))
+    found = summary(rows, time.monotonic() - start, device) | {"lanes": len(benches)}
+    quarantined = next(filter(None, (bench.evaluator.quarantine for bench in benches)), None)
     found |= {"quarantined": quarantined.model_dump() if quarantined else None}
-    bench.close()
+    for bench in benches:
+        bench.close()
     click.echo(table(rows, found))
     line = json.dumps(found)
     click.echo(line)
