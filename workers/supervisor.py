@@ -160,8 +160,10 @@ class Supervisor:
         self.say(f"{text} {found.remedy}")
         self.presence.resting = self._resting_card(found)
         with suppress(RedisError):  # the card comes up when the broker does
+            self._withdraw(redis)  # or lanes that are gone would be believed to serve until their cards expire
             announce(redis, self.presence.resting)
-            served = {queue for card in workers(redis) for queue in card.queues}
+            others = [card for card in workers(redis) if card.id not in self.ids]
+            served = {queue for card in others for queue in card.queues}
             give_up(redis, set(self._queues()) - served, text)
         while not self.stopping.is_set() and self._quarantine() is not None:
             self.stopping.wait(_POLL_S)
