@@ -11,7 +11,6 @@ the harness has, of the same memory. What is said is sealed by functions that it
 import contextlib
 import functools
 import gc
-import itertools
 import os
 import socket
 import sys
@@ -26,6 +25,7 @@ from torch import Tensor
 from workers import integrity, sandbox, segment, theirs
 from workers.launch import Launcher, record_loads
 from workers.outside import Outside, OutsideFailed
+from workers.poison import poison
 from workers.profiler import Profiler, built_kernels
 from workers.segment import Segment
 from workers.shared import TensorSpec, flatten, layout, specs_from, unflatten
@@ -35,10 +35,6 @@ from workers.text import Text
 from workers.wire import Channel, WireClosed, close_all
 from workers.witness import ender, speaker
 
-#: Memory up to this size is poisoned in more pieces: the allocator keeps small blocks apart, bytes.
-SMALL_BYTES = 2**20
-#: Most free memory of torch's allocator that is filled before a call, blocks and bytes.
-MAX_BLOCKS, MAX_POOL_BYTES = 256, 2 * 2**30
 #: What says that a call of a burst is over.
 MARK = b"\0"
 #: Most names that are sent in one reply.
@@ -159,7 +155,7 @@ class Harness:
         _, before, *_ = self.outside.run_all(
             (theirs.set_mode, self.model, message["train"]),
             (theirs.state_checksums, self.model),
-            (_poison, self.device, message["sizes"], message["poison"]),  # each thread has free memory of its own
+            (poison, self.device, message["sizes"], message["poison"]),  # each thread has free memory of its own
             (self.launcher.take,),
         )
         watch = {"ablate": self.launcher.suppressed, "perturb": self.launcher.perturbed}.get(
@@ -308,27 +304,6 @@ def _rewrite(old: list[Tensor], new: list[Tensor]) -> bool:
     for tensor, content in zip(old, new, strict=True):
         tensor.data.copy_(content)
     return True
-
-
-def _poison(device: str, sizes: list[int], pattern: int) -> None:
-    """Leave a pattern in memory that the allocator will hand out next, so that nobody finds old results there."""
-    wanted = [size for size in sizes if size for _ in range(4 if size <= SMALL_BYTES else 2)] + _free_blocks(device)
-    blocks = [torch.empty(size, dtype=torch.uint8, device=device).fill_(pattern) for size in wanted]
-    for block in blocks:  # not so uniform that a look at a few bytes would tell
-        block[torch.randint(block.numel(), (block.numel() // 64 + 1,), device=device)] = 0
-        block[:64] = block[-64:] = 0
-    blocks.clear()
-
-
-def _free_blocks(device: str) -> list[int]:
-    """List the sizes of blocks that torch's allocator holds free, the largest first, of `MAX_POOL_BYTES` at most."""
-    if device != "cuda":
-        return []
-    held = torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
-    segments = [each for each in held if each["segment_pool_id"] == (0, 0)]
-    blocks = [block["size"] for each in segments for block in each["blocks"] if block["state"] == "inactive"]
-    sizes = sorted(blocks, reverse=True)[:MAX_BLOCKS]
-    return [size for size, before in zip(sizes, itertools.accumulate(sizes), strict=True) if before <= MAX_POOL_BYTES]
 
 
 def _is_open(fd: int) -> bool:

@@ -8,11 +8,12 @@ from typing import Any, Literal
 from drkernel_q.evaluation import Outcome, Protocol
 from drkernel_q.observation import Mode, ModeCall, Probe, Weight
 from workers import probe
+from workers.answer import Answer
+from workers.claim import CandidateFailed
 from workers.integrity import Finding
 from workers.measure import Expected, is_as_exact, outline
 from workers.reference import Reference
-from workers.remote import CandidateFailed
-from workers.session import Answer, Session, pack_inputs
+from workers.session import Session, pack_inputs
 from workers.trial import TrialResult, compare, findings_of
 
 #: How often a single element is changed: the inputs of the cpu device are so small that an attack which looks at some

@@ -29,12 +29,12 @@ from drkernel_q.evaluation import (
 )
 from drkernel_q.observation import Weight
 from workers import fault, hackcheck, trial, weights
+from workers.claim import CandidateFailed
 from workers.facts import Facts
 from workers.gate import Gate, OpenGate
 from workers.integrity import Finding
 from workers.performance import Performance
 from workers.reference import Reference
-from workers.remote import CandidateFailed
 from workers.serving import serve
 from workers.session import Session, pack_inputs
 from workers.spare import Spares

@@ -14,12 +14,12 @@ from typing import NamedTuple
 from drkernel_q.evaluation import Protocol
 from drkernel_q.observation import Mode, ModeCall
 from drkernel_q.profile import Origin, Profile
+from workers.answer import Answer
 from workers.attribution import MAX_NAME, Identity, attribute
+from workers.claim import CandidateFailed
 from workers.profiler import Profiler
 from workers.recording import Recording
 from workers.reference import Reference
-from workers.remote import CandidateFailed
-from workers.session import Answer
 from workers.side import CandidateSide
 from workers.trace import Row, Trace
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from workers.attribution import Identity
-from workers.remote import claimed_text
+from workers.claim import claimed_text
 from workers.trace import Row, Span, Trace
 
 

@@ -9,12 +9,13 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from drkernel_q.errors import InfrastructureFailure
 from drkernel_q.evaluation import Outcome
-from workers import fault, linux
+from workers import fault, footprint, linux
+from workers.claim import CandidateFailed, claimed_text
 from workers.wire import SEAL, Channel, WireAbuse, WireClosed, WireTimeout
 from workers.zygote import Child, Zygote
 
@@ -22,8 +23,6 @@ from workers.zygote import Child, Zygote
 MAX_REPLY_BYTES = 4 * 2**20
 #: What is kept of a candidate's output, bytes; the rest is read and dropped.
 MAX_OUTPUT_BYTES = 4096
-#: Longest text that is taken from a candidate, characters: the harness sends its errors no longer.
-MAX_TEXT = 6000
 #: Most bytes that are read at a time of those that mark the progress of a request.
 MOST_MARKS = 4096
 #: What lets a process go on that waits for us.
@@ -39,18 +38,6 @@ _KINDS = {
     "runtime": Outcome.RUNTIME_ERROR,
     "tampered": Outcome.CRASHED,
 }
-
-
-class CandidateFailed(Exception):
-    """The candidate ended its evaluation by itself; `outcome` says how, and `fault` in a word (`workers.fault`)."""
-
-    def __init__(self, outcome: Outcome, error: str, fault: str | None = None, state: Iterable[str] = ()) -> None:
-        """Keep what is reported; `state` names what the harness saw changed (`workers.state.CODES`)."""
-        super().__init__(error)
-        self.outcome = outcome
-        self.error = error
-        self.fault = fault
-        self.state = tuple(state)
 
 
 class RemoteCandidate:
@@ -236,15 +223,7 @@ class RemoteCandidate:
 
     def children(self) -> int:
         """Count the processes that the candidate has made and that still live, daemons included where it has a user."""
-        if self.child is None:
-            return 0
-        try:
-            user = os.stat(f"/proc/{self.child.pid}").st_uid
-            if user != os.getuid():
-                return sum(_owner(name) == user for name in os.listdir("/proc") if name.isdigit()) - 1
-            return _sum_over_family(self.child.pid, lambda _: 1) - 1
-        except OSError:
-            return 0
+        return 0 if self.child is None else footprint.children(self.child.pid)
 
     def worked_s(self) -> float | None:
         """Return the time that the process was given on a core so far; None where others may work for it."""
@@ -259,9 +238,12 @@ class RemoteCandidate:
         assert self.child is not None
         # Pages shared between forks count in each of them, so a suspicion is checked by proportional shares.
         start = time.monotonic()
-        if start < self._watch_from or _sum_over_family(self.child.pid, _resident_bytes) < self.memory_bytes:
+        if (
+            start < self._watch_from
+            or footprint.sum_over_family(self.child.pid, footprint.resident_bytes) < self.memory_bytes
+        ):
             return
-        if _sum_over_family(self.child.pid, _proportional_bytes) > self.memory_bytes:
+        if footprint.sum_over_family(self.child.pid, footprint.proportional_bytes) > self.memory_bytes:
             text = f"more than {self.memory_bytes / 2**30:.1f} GiB of host memory"
             self._fail(Outcome.OUT_OF_MEMORY, text, fault.HOST_MEMORY)
         self._watch_from = time.monotonic() + 10 * (time.monotonic() - start)  # shares of many forks take long to add
@@ -346,42 +328,6 @@ class RemoteCandidate:
                     self.output += part[: MAX_OUTPUT_BYTES - len(self.output)]
 
 
-def claimed_text(value: object) -> str:
-    """Return text of the candidate's as it can be stored and sent: its last `MAX_TEXT` characters, all Unicode."""
-    return str(value)[-MAX_TEXT:].encode("utf-8", "replace").decode()
-
-
 def _without_ours(text: str) -> str:
     """Leave the harness's own frames out of a traceback: they are nothing to whoever wrote the kernel."""
     return _OUR_FRAMES.sub("", text)
-
-
-def _sum_over_family(pid: int, measure: Callable[[int], int]) -> int:
-    """Sum a measure over a process and its descendants; a process that ends meanwhile counts nothing."""
-    try:
-        total = measure(pid)
-        with open(f"/proc/{pid}/task/{pid}/children") as children:
-            return total + sum(_sum_over_family(int(child), measure) for child in children.read().split())
-    except (OSError, ValueError):
-        return 0
-
-
-def _owner(name: str) -> int:
-    try:
-        return os.stat(f"/proc/{name}").st_uid
-    except OSError:
-        return -1  # it ended meanwhile
-
-
-def _resident_bytes(pid: int) -> int:
-    """Return resident memory without shared files, bytes."""
-    with open(f"/proc/{pid}/statm") as statm:
-        _, resident, shared = statm.read().split()[:3]
-    return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
-
-
-def _proportional_bytes(pid: int) -> int:
-    """Return anonymous memory with shared pages divided among those who share them, bytes."""
-    with open(f"/proc/{pid}/smaps_rollup") as rollup:
-        lines = dict(line.split(":", 1) for line in rollup.read().splitlines()[1:])
-    return int(lines["Pss_Anon"].split()[0]) * 1024

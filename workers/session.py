@@ -1,24 +1,22 @@
 """Session: the typed conversation between judge and one candidate process."""
 
-import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from drkernel_q.errors import TimedOut
-from drkernel_q.evaluation import Outcome
-from workers import integrity, state
+from workers.answer import Answer, read_answer
+from workers.claim import claimed_text, number, reading
 from workers.measure import Expected
 from workers.recording import Recording, read_recording
 from workers.reference import Reference
-from workers.remote import CandidateFailed, RemoteCandidate, claimed_text
+from workers.remote import RemoteCandidate
 from workers.segment import Segment, create
-from workers.shared import TensorSpec, flatten, layout, scalars_of, specs_from
-from workers.structure import name_of, structure_fault
+from workers.shared import TensorSpec, flatten, layout
 
 #: From this size on, the judge gives cached device memory back before the candidate runs, bytes.
 LARGE_BYTES = 2**30
@@ -26,45 +24,6 @@ LARGE_BYTES = 2**30
 POISON = (0xFF, 0x4B)
 #: No call takes less, milliseconds: a shorter claim is nonsense, and would make a speedup that is no number.
 SHORTEST_MS = 1e-5
-#: What broken claims raise where they are read.
-_BROKEN = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
-
-
-class Answer(NamedTuple):
-    """What one forward call gave."""
-
-    outputs: list[Tensor] | None
-    """Copies of the outputs on the judge's device; None when they are of another kind than the reference's."""
-    outcome: Outcome
-    """Correct as far as structure, shapes and dtypes go, or what is wrong with them."""
-    detail: str | None
-    codes: tuple[str, ...]
-    """Codes of `workers.integrity.OUTPUT_RULES` that the harness saw."""
-    state: tuple[str, ...] = ()
-    """What of `workers.state.CODES` differs from before the candidate was loaded."""
-    changed: bool = False
-    """Whether the inputs were written to."""
-    mutated: tuple[tuple[str, bool], ...] = ()
-    """Names of parameters and buffers that were written to, and whether each is a parameter."""
-    scalars: tuple[Any, ...] = ()
-    """What stands beside the outputs and is no tensor."""
-    late_ms: float = 0.0
-    """Milliseconds that the device went on working after the last event of a timed call."""
-    settled: bool = True
-    """Whether the outputs of a timed call were complete at its last event."""
-    written: tuple[int, ...] = ()
-    """Checksums of what perturbed launches had written."""
-    within: tuple[str, ...] = ()
-    """Operators of torch that computed something inside of a perturbed launch."""
-    own_launches: int = 0
-    """Launches of Triton functions of the candidate's file."""
-    own_names: frozenset[str] = frozenset()
-    """Their names."""
-    other_launches: int = 0
-    """Launches of other Triton functions."""
-    compiled: int = 0
-    """Triton kernels that were loaded onto the device during a timed call."""
-    seconds: float = 0.0
 
 
 def pack_inputs(values: Sequence[Any]) -> tuple[list[Any], list[Tensor], list[TensorSpec], int]:
@@ -196,12 +155,12 @@ class Session:
         sink = self._take(expected)
         how = {"train": train, "grad": grad, "reuse": reuse, "meddle": meddle}
         reply = self._ask("call", how | self._order(inputs, expected, sink))
-        with _reading("launches"):
-            seconds = _number(reply["seconds"])
+        with reading("launches"):
+            seconds = number(reply["seconds"])
             written = tuple(int(value) for value in reply["written"])
             within = tuple(map(claimed_text, reply["within"]))
             mutated = tuple((claimed_text(name), is_parameter is True) for name, is_parameter in reply["mutated"])
-        answer = self._answer(reply, expected, sink)
+        answer = read_answer(reply, expected, sink, self.device)
         changed = reply.get("changed") is not False
         return answer._replace(changed=changed, mutated=mutated, written=written, within=within, seconds=seconds)
 
@@ -233,7 +192,7 @@ class Session:
     def stop_profile(self) -> Recording:
         """End the recording and return it."""
         reply = self._ask("profile", {"on": False})
-        with _reading("profile"):
+        with reading("profile"):
             return read_recording(reply)
 
     def arm(
@@ -261,12 +220,12 @@ class Session:
         start = time.perf_counter()
         reply = self._ask("timed", {"codes": codes})
         most_ms = (time.perf_counter() - start) * 1e3
-        with _reading("time"):
-            milliseconds = _number(reply["ms"])
+        with reading("time"):
+            milliseconds = number(reply["ms"])
             if not SHORTEST_MS <= milliseconds <= most_ms:
                 raise ValueError(f"{milliseconds:.3g} ms within {most_ms:.3g} ms")
-            late_ms, settled, compiled = _number(reply["late_ms"]), reply["settled"] is True, int(reply["compiled"])
-        answer = self._answer(reply, expected, sink, scalars=False)
+            late_ms, settled, compiled = number(reply["late_ms"]), reply["settled"] is True, int(reply["compiled"])
+        answer = read_answer(reply, expected, sink, self.device, scalars=False)
         return milliseconds, answer._replace(late_ms=late_ms, settled=settled, compiled=compiled)
 
     def preload(self, segment: Segment, sets: Sequence[Sequence[TensorSpec]]) -> None:
@@ -287,13 +246,13 @@ class Session:
         else:
             with self.remote.marks() as (theirs, moments):
                 reply = self._ask("burst", {}, [theirs])
-        with _reading("checksums"):
+        with reading("checksums"):
             return [tuple(int(value) for value in row) for row in reply["checksums"]], moments
 
     def snapshot(self, expected: Expected, index: int) -> Answer:
         """Take the outputs of one of the calls of the last burst, as a plain list."""
         sink = self._take(expected)
-        return self._answer(self._ask("snapshot", {"sink": sink.fd, "index": index}), _flat(expected), sink)
+        return read_answer(self._ask("snapshot", {"sink": sink.fd, "index": index}), _flat(expected), sink, self.device)
 
     def _ask(self, operation: str, message: dict[str, Any], fds: Sequence[int] = ()) -> dict[str, Any]:
         if self._is_ahead:
@@ -327,47 +286,6 @@ class Session:
         self._ask("share", message, [segment.fd])
         return segment
 
-    def _claims(self, reply: dict[str, Any]) -> Answer:
-        """Read what comes with every call."""
-        with _reading("outputs"):
-            codes, changes = tuple(reply["codes"]), tuple(reply["state"])
-            if not (integrity.OUTPUT_RULES.keys() >= set(codes) and state.CODES.keys() >= set(changes)):
-                raise ValueError("unknown codes")
-            own, other, names = _launches(reply["launches"])
-        return Answer(
-            None,
-            Outcome.CORRECT,
-            None,
-            codes,
-            changes,
-            own_launches=own,
-            own_names=names,
-            other_launches=other,
-        )
-
-    def _answer(self, reply: dict[str, Any], expected: Expected, sink: Segment, *, scalars: bool = True) -> Answer:
-        claims = self._claims(reply)
-        with _reading("outputs"):
-            fault = structure_fault(reply, expected, scalars=scalars)
-            claims = claims._replace(scalars=tuple(scalars_of(reply["skeleton"])))
-            if fault is not None:
-                return claims._replace(outcome=fault[0], detail=fault[1])
-            specs = specs_from(reply["tensors"], sink.size)
-            for spec, working in zip(specs, expected.working, strict=True):
-                if (spec.dtype, spec.shape) != (name_of(working.dtype), list(working.shape)):
-                    raise ValueError("places that do not fit the shapes")
-            return claims._replace(outputs=sink.read(specs, self.device))
-
-
-@contextmanager
-def _reading(what: str) -> Iterator[None]:
-    """Read claims: whatever broken ones raise ends the candidate's evaluation, and not the judge."""
-    try:
-        yield
-    except _BROKEN as error:
-        text = claimed_text(error)
-        raise CandidateFailed(Outcome.CRASHED, f"what the process reported as {what} is nonsense: {text}") from error
-
 
 def _close(segment: Segment | None) -> None:
     if segment is not None:
@@ -376,20 +294,3 @@ def _close(segment: Segment | None) -> None:
 
 def _flat(expected: Expected) -> Expected:
     return expected._replace(skeleton=flatten(list(expected.working), []))
-
-
-def _launches(rows: Any) -> tuple[int, int, frozenset[str]]:
-    own = other = 0
-    names = set()
-    for name, is_own, count in rows:
-        if is_own is True:
-            own += int(count)
-            names.add(claimed_text(name))
-        else:
-            other += int(count)
-    return own, other, frozenset(names)
-
-
-def _number(value: Any) -> float:
-    number = float(value) if isinstance(value, int | float) else 0.0
-    return number if math.isfinite(number) and number > 0 else 0.0

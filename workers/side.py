@@ -13,12 +13,13 @@ from drkernel_q.correctness import Precision
 from drkernel_q.errors import BadProblem
 from drkernel_q.evaluation import Baseline
 from workers import integrity
+from workers.answer import Answer
 from workers.clock import Pace
 from workers.measure import outline
 from workers.recheck import FULL, Recheck
 from workers.reference import Reference
 from workers.segment import Segment, create
-from workers.session import Answer, Session, pack_inputs
+from workers.session import Session, pack_inputs
 from workers.shared import ALIGN, unflatten
 from workers.stopwatch import Stopwatch
 from workers.structure import same_scalars

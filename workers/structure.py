@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from drkernel_q.evaluation import Outcome
+from workers.claim import claimed_text
 from workers.measure import Expected
-from workers.remote import claimed_text
 from workers.shared import scalars_of, shape_of
 
 

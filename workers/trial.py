@@ -9,11 +9,12 @@ from drkernel_q.errors import BadProblem
 from drkernel_q.evaluation import Outcome, Protocol
 from drkernel_q.observation import Weight
 from workers import correctness, integrity, measure, probe, state
+from workers.answer import Answer
 from workers.correctness import Comparison
 from workers.integrity import Finding
 from workers.measure import Expected
 from workers.reference import Reference
-from workers.session import Answer, Session, pack_inputs
+from workers.session import Session, pack_inputs
 
 
 class TrialResult(NamedTuple):

@@ -6,10 +6,11 @@ import secrets
 from drkernel_q.evaluation import Outcome
 from drkernel_q.observation import Probe, Weight
 from workers import trial, whole
+from workers.answer import Answer
 from workers.hackcheck import HackCheck
 from workers.integrity import Finding
 from workers.reference import Reference
-from workers.session import Answer, Session
+from workers.session import Session
 from workers.trial import TrialResult
 
 #: What a session says of a candidate whose weights have other names or shapes than the reference's.

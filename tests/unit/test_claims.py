@@ -19,9 +19,11 @@ import torch
 from drkernel_q.evaluation import Outcome
 from tests.judging import Bench, builtin
 from workers import correctness
+from workers.answer import Answer
+from workers.claim import MAX_TEXT, CandidateFailed
 from workers.measure import Expected
-from workers.remote import MAX_TEXT, CandidateFailed, RemoteCandidate
-from workers.session import Answer, Session
+from workers.remote import RemoteCandidate
+from workers.session import Session
 from workers.wire import LENGTH, SEAL, Channel, WireClosed, close_all, sealer
 from workers.zygote import Child, Zygote
 

@@ -17,8 +17,9 @@ from drkernel_q.problem import Problem
 from tests.faulty import FORK_BOMB, ON_THE_HOST, Faulty, named
 from tests.judging import EXAMPLES, Bench, builtin
 from tests.sick import SickDevice
+from workers.claim import CandidateFailed
 from workers.health import MOST_LOOKS
-from workers.remote import CandidateFailed, RemoteCandidate
+from workers.remote import RemoteCandidate
 from workers.zygote import Zygote
 
 pytestmark = pytest.mark.slow

@@ -11,10 +11,10 @@ from torch.profiler import record_function
 from drkernel_q.evaluation import Outcome
 from drkernel_q.profile import KernelProfile, Origin, Profile
 from tests.judging import builtin
+from workers.answer import Answer
 from workers.profiler import Profiler
 from workers.profiling import fault_of, host_fault_of, time_reference, unreplaced
 from workers.reference import Reference
-from workers.session import Answer
 from workers.trace import CALL_RANGE, OWN_RANGE, Row, Span, Trace
 
 

@@ -12,10 +12,11 @@ from drkernel_q.evaluation import Outcome
 from drkernel_q.settings import Settings
 from tests.judging import EXAMPLES, builtin
 from workers import trial
+from workers.claim import CandidateFailed
 from workers.device import find_device
 from workers.family import Family
 from workers.reference import Reference
-from workers.remote import CandidateFailed, RemoteCandidate
+from workers.remote import RemoteCandidate
 from workers.session import Session
 
 EXAMPLE = (EXAMPLES / "softmax.py").read_text()
