@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks.faults import SOFTMAX
 from benchmarks.host_load import HostLoad
@@ -17,9 +17,11 @@ from benchmarks.stopwatch import WRAPPER
 from drkernel_q.errors import DrkqError
 from drkernel_q.trajectory import Message
 from policy.sampler.protocol import Sampler, Sampling
-from policy.sampler.server import VllmServer
-from policy.shape import Size
 from tests.judging import EXAMPLES
+
+if TYPE_CHECKING:
+    from policy.sampler.server import VllmServer
+    from policy.shape import Size
 
 #: What is timed: a kernel, and torch's own as its own rival, whose speedup is 1.
 KERNEL, RIVAL = "softmax", "A/A"
@@ -160,7 +162,6 @@ async def writer(model: Path, order: Order) -> AsyncIterator[Writer]:
     """Make a small model and have it on the second device: in vLLM, or in this process where there is no vLLM."""
     from policy.model import make_model  # torch takes seconds to import
     from policy.sampler.transformers import TransformersSampler
-    from policy.sampler.vllm import VllmSampler
 
     size: Size = "5m" if order.kind == "cuda" else "tiny"
     make_model(model, size, [path.read_text() for path in EXAMPLES.glob("*.py")], vocabulary=400, context_tokens=2048)
@@ -170,6 +171,8 @@ async def writer(model: Path, order: Order) -> AsyncIterator[Writer]:
         async with TransformersSampler(model, device="cpu" if order.kind == "cpu" else device) as own:
             yield Writer(f"transformers, since {server}", own)
         return
+    from policy.sampler.vllm import VllmSampler
+
     try:
         async with VllmSampler(str(model), urls=[server.url], tokenizer=model) as sampler:
             yield Writer("vllm", sampler)
@@ -177,12 +180,14 @@ async def writer(model: Path, order: Order) -> AsyncIterator[Writer]:
         await asyncio.to_thread(server.stop)
 
 
-async def vllm_server(model: str, device: str) -> VllmServer | str:
+async def vllm_server(model: str, device: str) -> "VllmServer | str":
     """Start vLLM on a device, or say why there is none."""
     if device.startswith("cpu"):
         return "vLLM is for GPUs"
     if importlib.util.find_spec("vllm") is None:
         return "vLLM is not installed"
+    from policy.sampler.server import VllmServer
+
     server = VllmServer(model, options=VLLM_FLAGS, environment={"CUDA_VISIBLE_DEVICES": device.partition(":")[2]})
     try:
         await server.ensure(VLLM_S)
