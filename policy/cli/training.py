@@ -18,6 +18,10 @@ CONFIG = "config.toml"
 _GIB = 2**30
 
 
+#: Ranks that a dry run estimates memory for, where weights are sharded.
+RANKS = (1, 2, 4, 8)
+
+
 class Ranks(NamedTuple):
     """This process among those that train together."""
 
@@ -101,20 +105,22 @@ def _config(options: dict[str, Any], folder: Path) -> TrainConfig:
 def preview(order: Order) -> None:
     """Print the resolved configuration, how much a step is, and what memory it will take."""
     sizes, needed = _sizes(order.config), _memory(order.config)
+    estimates = {ranks: memory._asdict() | {"total": memory.total} for ranks, memory in needed.items()}
     if order.as_json:
-        estimate = None if needed is None else needed._asdict() | {"total": needed.total}
         config = order.config.model_dump(mode="json")
-        emit_json({"run": order.folder.name, "config": config, "sizes": sizes, "memory_bytes": estimate})
+        shown = {"memory_bytes": estimates.get(1), "memory_bytes_by_ranks": estimates}
+        emit_json({"run": order.folder.name, "config": config, "sizes": sizes} | shown)
         return
     emit_text(to_toml(order.config).rstrip())
     emit_text("")
     emit_table(("a step", "at most"), sizes.items())
-    if needed is None:
+    if not estimates:
         say(f"The shape of the model {order.config.model.name} is not known here, so its memory is not estimated.")
         return
-    rows = [(name, f"{value / _GIB:.2f} GiB") for name, value in (needed._asdict() | {"total": needed.total}).items()]
+    heads = ["about"] if len(estimates) == 1 else [f"a rank of {ranks}" for ranks in estimates]
+    rows = [(name, *(f"{estimate[name] / _GIB:.2f} GiB" for estimate in estimates.values())) for name in estimates[1]]
     emit_text("")
-    emit_table(("memory of the trainer", "about"), rows)
+    emit_table(("memory of the trainer", *heads), rows)
 
 
 def _sizes(config: TrainConfig) -> dict[str, int]:
@@ -132,20 +138,25 @@ def _sizes(config: TrainConfig) -> dict[str, int]:
     }
 
 
-def _memory(config: TrainConfig) -> Memory | None:
+def _memory(config: TrainConfig) -> dict[int, Memory]:
+    """Estimate what each rank needs, by how many there are; without sharding that is the same for any number."""
     new = config.model.name == "new"
     shape = new_shape(config.model.size, config.model.vocabulary) if new else shape_of(config.model.name)
     if shape is None:
-        return None
+        return {}
     tokens = max(config.batch.max_tokens, config.rollout.context_tokens)
-    return memory(
-        shape,
-        lora_rank=config.lora.rank,
-        half=config.model.dtype == "bfloat16",
-        checkpointing=config.model.gradient_checkpointing,
-        tokens=tokens,
-        logit_tokens=min(config.batch.chunk_tokens, tokens),
-    )
+    return {
+        ranks: memory(
+            shape,
+            lora_rank=config.lora.rank,
+            half=config.model.dtype == "bfloat16",
+            checkpointing=config.model.gradient_checkpointing,
+            tokens=tokens,
+            logit_tokens=min(config.batch.chunk_tokens, tokens),
+            shards=ranks,
+        )
+        for ranks in (RANKS if config.sharding == "full" else (1,))
+    }
 
 
 def to_toml(config: TrainConfig) -> str:

@@ -47,12 +47,14 @@ def drkq(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 def test_a_dry_run_resolves_and_starts_nothing(tmp_path: Path) -> None:
-    shown = drkq("train", "--preset", "paper-14b", "--set", "lora.rank=64", "--dry-run", "--json", cwd=tmp_path)
+    sets = ["--set", "lora.rank=64", "--set", "sharding=full"]
+    shown = drkq("train", "--preset", "paper-14b", *sets, "--dry-run", "--json", cwd=tmp_path)
     assert shown.returncode == 0, shown.stderr
     found = json.loads(shown.stdout)
     assert found["sizes"]["rows"] == 16 * 16 * 3
     assert found["config"]["optimizer"]["learning_rate"] == 1e-6
     assert found["memory_bytes"]["total"] < 141e9
+    assert found["memory_bytes_by_ranks"]["8"]["weights"] == found["memory_bytes"]["weights"] // 8
     assert not (load_settings().data_dir / "runs").exists()
 
 
