@@ -5,7 +5,10 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test fast chaos lint types audit clean
+# What is compiled once need not be compiled by each of the many processes that tests start.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: demo test fast chaos lint types suite audit clean
 
 demo: $(VENV)/.policy
 	@echo '$$ drkq eval examples/softmax.py --problem softmax'
@@ -21,10 +24,14 @@ demo: $(VENV)/.policy
 	@echo
 	@echo 'Next: $(BIN)/drkq --help, and demo/report.html'
 
-# Two at a time, a file on one of them, since its tests share workers.
-PYTEST := $(BIN)/pytest -n 2 --dist loadfile
+# A file on one of them, since its tests share workers; three on two cores, since tests also wait.
+PYTEST := $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
-test: lint types
+# Types are checked beside the tests, while those wait.
+test: lint
+	@$(MAKE) --no-print-directory --jobs 2 types suite
+
+suite: $(VENV)/.test
 	$(PYTEST)
 
 # What takes seconds a test is left out.

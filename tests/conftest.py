@@ -24,6 +24,8 @@ def _scrub() -> None:
     """Take the user's settings away before anything of ours is imported (paths are resolved at import)."""
     for name in [name for name in os.environ if name.startswith("DRKQ_")]:
         del os.environ[name]
+    # Every command that a test starts would compile all that it imports again.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     for kind in ("CONFIG", "DATA", "CACHE", "STATE"):
         os.environ[f"XDG_{kind}_HOME"] = str(SESSION_DIR / kind.lower())
     os.environ["XDG_RUNTIME_DIR"] = str(SESSION_DIR)
@@ -64,7 +66,12 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs a GPU or vLLM where there is none; that is never a failure, not even in CI."""
+    """Put files with slow tests first, and skip what needs a GPU or vLLM where there is none, in CI too.
+
+    Processes that share the files of a run end together when the last files are short.
+    """
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    items.sort(key=lambda item: item.path not in slow)
     for marker, found, reason in [("gpu", cuda, "no CUDA device"), ("vllm", vllm_python, "no vLLM")]:
         marked = [item for item in items if item.get_closest_marker(marker)]
         if marked and not found():

@@ -198,9 +198,11 @@ async def test_evaluate_many_bounds_what_is_in_flight(service: Broker) -> None:
             return await super().submit(request, **options)
 
     async with Counting(service.url) as queue:
-        names = {f"m{number}" for number in range(40)}
+        names = [f"m{number}" for number in range(40)]
         seen = []
-        async for reply in queue.evaluate_many((echo_request(name) for name in names), in_flight=5):
+        # The one worker is at the first while the others are submitted.
+        requests = (echo_request(name, sleep=1 if name == "m0" else 0) for name in names)
+        async for reply in queue.evaluate_many(requests, in_flight=5):
             open_now -= 1
             assert reply.evaluation is not None
             seen.append(reply.evaluation.stdout)
