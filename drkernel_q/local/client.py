@@ -3,8 +3,10 @@
 import fcntl
 import json
 import os
+import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -93,16 +95,32 @@ def join(
     if settings.broker_url is not None:
         yield settings.broker_url.get_secret_value()
         return
-    connection = _connect_or_start(settings, report, command)
+    with _interruptible():
+        connection = _connect_or_start(settings, report, command)
     try:
         url = ""
-        for answer in connection.ask("need", devices=list(devices)):
-            if "say" in answer:
-                report(answer["say"])
-            url = answer.get("url", "")
+        with _interruptible():
+            for answer in connection.ask("need", devices=list(devices)):
+                if "say" in answer:
+                    report(answer["say"])
+                url = answer.get("url", "")
         yield url
     finally:
         connection.close()
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let Ctrl-C end the block at once: asyncio would only cancel a task, which hears of it after the block."""
+    before = signal.getsignal(signal.SIGINT)
+    if not callable(before) or threading.current_thread() is not threading.main_thread():
+        yield  # it is ignored, or somebody else's
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def keep(settings: Settings, devices: Sequence[str], report: Callable[[str], None]) -> StackStatus:

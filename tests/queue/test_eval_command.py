@@ -19,8 +19,9 @@ from tests.judging import EXAMPLES
 pytestmark = [pytest.mark.slow, pytest.mark.redis]
 
 SLEEPER = "import time, torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        time.sleep(1000)\n"
+REFERENCE = "import torch\nclass Model(torch.nn.Module):\n    def forward(self, x):\n        return x\n"
 #: Longest time for everything that a command started to be gone after it.
-GONE_S = 40.0
+GONE_S = 90.0
 FAST = ("--device", "cpu", "--timing-budget", "0.2")
 
 
@@ -31,7 +32,7 @@ def drkq(*arguments: str, **options: object) -> "subprocess.Popen[str]":
 
 
 def finish(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=50)
+    out, err = process.communicate(timeout=110)
     return process.returncode, out, err
 
 
@@ -58,7 +59,7 @@ def wait_until_gone() -> None:
         time.sleep(0.1)
     assert not left
     folder = Place(load_settings()).folder
-    assert not [path.name for path in folder.iterdir() if path.name.endswith(".sock") or path.name == "token"]
+    assert not [path.name for path in folder.glob("*") if path.name.endswith(".sock") or path.name == "token"]
 
 
 @pytest.fixture(autouse=True)
@@ -69,17 +70,21 @@ def nothing_left() -> Iterator[None]:
 
 
 def wait_for_candidate(process: "subprocess.Popen[str]") -> None:
-    """Wait until the worker is at the evaluation: its card, written to the broker, is not visible here, its log is."""
-    assert process.stderr is not None
-    for line in process.stderr:
-        if "starting a worker" in line:
-            break
-    time.sleep(4.0)
+    """Wait until the worker is at the evaluation, as its log says, and the candidate has had the time to start."""
+    log = Place(load_settings()).worker_log("cpu")
+    deadline = time.monotonic() + 100
+    while not (log.exists() and '"action": "begin"' in log.read_text()):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    time.sleep(1.0)
     assert process.poll() is None
 
 
-def test_one_kernel_is_judged_and_stored() -> None:
-    code, out, err = finish(drkq("eval", str(EXAMPLES / "softmax.py"), "--problem", "softmax", "--json", *FAST))
+def test_kernels_are_judged_and_stored_and_commands_at_once_share_a_stack(tmp_path: Path) -> None:
+    """Two stacks, since each takes seconds to start: one for the first command, one for four at once."""
+    good = ("eval", str(EXAMPLES / "softmax.py"), "--problem", "softmax", "--json", *FAST)
+    code, out, err = finish(drkq(*good))
     assert code == 0, err
     document = json.loads(out)
     assert document["outcome"] == "correct"
@@ -99,7 +104,16 @@ def test_one_kernel_is_judged_and_stored() -> None:
     assert reply.evaluation.outcome.value == "correct"
     assert raw is not None, "raw measurements came with the reply, and only to the store"
     assert sum(map(len, raw.blocks["candidate"])) == document["timing"]["runs"]
-    code, out, err = finish(drkq("eval", str(EXAMPLES / "softmax.py"), "--problem", "softmax", "--json", *FAST))
+    wait_until_gone()
+
+    (tmp_path / "empty.py").write_text("")
+    (tmp_path / "list.py").write_text(REFERENCE + "def get_inputs():\n    return ['no tensor']\n")
+    wrong, wrapper = str(EXAMPLES / "wrong.py"), str(EXAMPLES / "torch_wrapper.py")
+    asked_again = drkq(*good)
+    bad = drkq("eval", wrong, str(tmp_path / "empty.py"), "--problem", "softmax", "--jsonl", *FAST)
+    cheat = drkq("eval", wrapper, "--problem", "softmax", *FAST)
+    useless = drkq("eval", str(EXAMPLES / "softmax.py"), "--reference", str(tmp_path / "list.py"), *FAST)
+    code, out, err = finish(asked_again)
     assert code == 0, err
     again = json.loads(out)
     assert (document["cached"], again["cached"]) == (False, True), (
@@ -107,6 +121,17 @@ def test_one_kernel_is_judged_and_stored() -> None:
     )
     differ = {name for name in document if document[name] != again[name]}
     assert differ == {"cached", "request_id"}, "times and worker are those of the evaluation"
+    code, out, err = finish(bad)
+    assert code == 1, err
+    assert {json.loads(line)["outcome"] for line in out.splitlines()} == {"wrong_value", "compile_error"}
+    code, out, err = finish(cheat)
+    assert code == 1, err
+    assert "A4" in out
+    code, out, err = finish(useless)
+    assert code == 65, err
+    assert "returns no tensor" in out + err
+    assert "Traceback" not in err
+    wait_until_gone()  # and the last of its results are stored
     with Store.open(load_settings().store) as store:
         reply = store.find(again["request_id"])
         assert reply is not None
@@ -114,29 +139,10 @@ def test_one_kernel_is_judged_and_stored() -> None:
         assert store.artefacts(again["request_id"]) == raw
 
 
-def test_two_commands_at_once_share_one_stack_and_bad_kernels_are_data(tmp_path: Path) -> None:
-    (tmp_path / "empty.py").write_text("")
-    wrong, wrapper = str(EXAMPLES / "wrong.py"), str(EXAMPLES / "torch_wrapper.py")
-    first = drkq("eval", wrong, str(tmp_path / "empty.py"), "--problem", "softmax", "--jsonl", *FAST)
-    second = drkq("eval", wrapper, "--problem", "softmax", *FAST)
-    code, out, err = finish(first)
-    assert code == 1, err
-    assert {json.loads(line)["outcome"] for line in out.splitlines()} == {"wrong_value", "compile_error"}
-    code, out, err = finish(second)
-    assert code == 1, err
-    assert "A4" in out
-
-
-def test_bad_input_is_one_sentence_and_65(tmp_path: Path) -> None:
-    reference = "import torch\nclass Model(torch.nn.Module):\n    def forward(self, x):\n        return x\n"
-    (tmp_path / "list.py").write_text(reference + "def get_inputs():\n    return ['no tensor']\n")
-    kernel = str(EXAMPLES / "softmax.py")
-    code, out, err = finish(drkq("eval", kernel, "--reference", str(tmp_path / "list.py"), *FAST))
-    assert code == 65, err
-    assert "returns no tensor" in out + err
-    assert "Traceback" not in err
+def test_a_reference_that_is_no_python_is_one_sentence_and_65(tmp_path: Path) -> None:
     (tmp_path / "model.py").write_text("def get_inputs(:\n")
-    code, out, err = finish(drkq("eval", kernel, "--reference", str(tmp_path / "model.py"), *FAST))
+    kernel = str(EXAMPLES / "softmax.py")
+    code, _, err = finish(drkq("eval", kernel, "--reference", str(tmp_path / "model.py"), *FAST))
     assert code == 65
     assert len(err.strip().splitlines()) == 1
 

@@ -310,6 +310,21 @@ def test_secrets_stay_where_they_belong(tmp_path: Path, monkeypatch: pytest.Monk
     assert (tmp_path / "s.sqlite").exists()
 
 
+def test_ctrl_c_ends_the_wait_for_a_stack_at_once(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wait(*_: object) -> None:
+        signal.raise_signal(signal.SIGINT)
+        raise AssertionError("it waits on")
+
+    async def command() -> None:
+        with join(settings, ["cpu"], _quiet):
+            pass
+
+    monkeypatch.setattr("drkernel_q.local.client._connect_or_start", wait)
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(command())
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
 def test_a_cluster_starts_nothing() -> None:
     settings = Settings(broker_url="redis://elsewhere:1/0")
     with join(settings, ["cpu"], _quiet) as url:
