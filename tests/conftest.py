@@ -3,6 +3,7 @@
 import importlib.metadata
 import os
 import shutil
+import signal
 import sqlite3
 import subprocess
 import tempfile
@@ -30,6 +31,10 @@ def _scrub() -> None:
         os.environ[f"XDG_{kind}_HOME"] = str(SESSION_DIR / kind.lower())
     os.environ["XDG_RUNTIME_DIR"] = str(SESSION_DIR)
     os.environ["DRKQ_LOCK_DIR"] = str(SESSION_DIR / "locks")
+    # What a shell starts in the background ignores these, and so would every process of a test.
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
     # Commands that tests start find the packages of this checkout from any folder, installed or not.
     os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
 

@@ -8,9 +8,11 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from drkernel_q.artefact import Artefacts
 from drkernel_q.local import Place
 from drkernel_q.settings import load_settings
 from drkernel_q.store import Store
@@ -23,6 +25,7 @@ REFERENCE = "import torch\nclass Model(torch.nn.Module):\n    def forward(self, 
 #: Longest time for everything that a command started to be gone after it.
 GONE_S = 90.0
 FAST = ("--device", "cpu", "--timing-budget", "0.2")
+GOOD = ("eval", str(EXAMPLES / "softmax.py"), "--problem", "softmax", "--json", *FAST)
 
 
 def drkq(*arguments: str, **options: object) -> "subprocess.Popen[str]":
@@ -83,8 +86,19 @@ def wait_for_candidate(process: "subprocess.Popen[str]") -> None:
 
 def test_kernels_are_judged_and_stored_and_commands_at_once_share_a_stack(tmp_path: Path) -> None:
     """Two stacks, since each takes seconds to start: one for the first command, one for four at once."""
-    good = ("eval", str(EXAMPLES / "softmax.py"), "--problem", "softmax", "--json", *FAST)
-    code, out, err = finish(drkq(*good))
+    document, raw = judged_and_stored()
+    wait_until_gone()
+    again = answered_again(document, tmp_path)
+    wait_until_gone()  # and the last of its results are stored
+    with Store.open(load_settings().store) as store:
+        reply = store.find(again["request_id"])
+        assert reply is not None
+        assert reply.measured_for == document["request_id"]
+        assert store.artefacts(again["request_id"]) == raw
+
+
+def judged_and_stored() -> tuple[dict[str, Any], Artefacts]:
+    code, out, err = finish(drkq(*GOOD))
     assert code == 0, err
     document = json.loads(out)
     assert document["outcome"] == "correct"
@@ -104,18 +118,21 @@ def test_kernels_are_judged_and_stored_and_commands_at_once_share_a_stack(tmp_pa
     assert reply.evaluation.outcome.value == "correct"
     assert raw is not None, "raw measurements came with the reply, and only to the store"
     assert sum(map(len, raw.blocks["candidate"])) == document["timing"]["runs"]
-    wait_until_gone()
+    return document, raw
 
-    (tmp_path / "empty.py").write_text("")
-    (tmp_path / "list.py").write_text(REFERENCE + "def get_inputs():\n    return ['no tensor']\n")
+
+def answered_again(document: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Ask the same again, and at the same time for three that cannot be well judged."""
+    (folder / "empty.py").write_text("")
+    (folder / "list.py").write_text(REFERENCE + "def get_inputs():\n    return ['no tensor']\n")
     wrong, wrapper = str(EXAMPLES / "wrong.py"), str(EXAMPLES / "torch_wrapper.py")
-    asked_again = drkq(*good)
-    bad = drkq("eval", wrong, str(tmp_path / "empty.py"), "--problem", "softmax", "--jsonl", *FAST)
+    asked_again = drkq(*GOOD)
+    bad = drkq("eval", wrong, str(folder / "empty.py"), "--problem", "softmax", "--jsonl", *FAST)
     cheat = drkq("eval", wrapper, "--problem", "softmax", *FAST)
-    useless = drkq("eval", str(EXAMPLES / "softmax.py"), "--reference", str(tmp_path / "list.py"), *FAST)
+    useless = drkq("eval", str(EXAMPLES / "softmax.py"), "--reference", str(folder / "list.py"), *FAST)
     code, out, err = finish(asked_again)
     assert code == 0, err
-    again = json.loads(out)
+    again: dict[str, Any] = json.loads(out)
     assert (document["cached"], again["cached"]) == (False, True), (
         "the store knows it, though the broker is another one"
     )
@@ -131,12 +148,7 @@ def test_kernels_are_judged_and_stored_and_commands_at_once_share_a_stack(tmp_pa
     assert code == 65, err
     assert "returns no tensor" in out + err
     assert "Traceback" not in err
-    wait_until_gone()  # and the last of its results are stored
-    with Store.open(load_settings().store) as store:
-        reply = store.find(again["request_id"])
-        assert reply is not None
-        assert reply.measured_for == document["request_id"]
-        assert store.artefacts(again["request_id"]) == raw
+    return again
 
 
 def test_a_reference_that_is_no_python_is_one_sentence_and_65(tmp_path: Path) -> None:
