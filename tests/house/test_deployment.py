@@ -231,7 +231,7 @@ def test_the_slurm_job_starts_everything_and_ends_with_its_command(tmp_path: Pat
     script = ROOT / "deploy" / "slurm" / "cluster.sbatch"
     command = ["bash", script, "drkq", "eval", "k.py"]
     done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=50, check=False
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
     )
     assert done.returncode == 1, f"the code of the command: {done.stderr}"
     calls = (tmp_path / "calls").read_text().splitlines()

@@ -63,7 +63,7 @@ class Broker:
     def stop(self, kind: signal.Signals = signal.SIGKILL) -> None:
         if self.process is not None:
             self.process.send_signal(kind)
-            self.process.wait(10)
+            self.process.wait(30)
             self.process = None
 
     def client(self) -> Redis:
@@ -157,14 +157,14 @@ def kill_tree(process: "subprocess.Popen[bytes]") -> None:
     """Kill a process that leads its session, and all of its group."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait(10)
+    process.wait(30)
 
 
 def wait_until(
     condition: Callable[[], object],
     what: str,
     process: "subprocess.Popen[bytes] | None" = None,
-    limit_s: float = 20,
+    limit_s: float = 60,
 ) -> None:
     """Wait for a condition of another process; fails by name when it does not come, or the process ends."""
     end = time.monotonic() + limit_s

@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.redis]
 
 def drkq(*words: str | Path) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "drkernel_q", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
 
 
 @pytest.mark.timeout(250)

@@ -12,7 +12,7 @@ from drkernel_q.cli import drkq
 from drkernel_q.settings import load_settings
 from drkernel_q.store import Store
 
-pytestmark = [pytest.mark.slow, pytest.mark.redis, pytest.mark.timeout(150)]
+pytestmark = [pytest.mark.slow, pytest.mark.redis]
 
 
 def run(*arguments: str) -> str:

@@ -154,7 +154,6 @@ def confined() -> list[str]:
     return [setpriv, "--bounding-set", capabilities, "--no-new-privs"]
 
 
-@pytest.mark.timeout(240)
 def test_the_services_start_serve_and_end(machine: Machine) -> None:
     machine.start("redis")
     machine.healthy("redis")

@@ -74,7 +74,6 @@ async def wait(done: object, what: str) -> None:
     await asyncio.to_thread(wait_until, done, what)
 
 
-@pytest.mark.timeout(180)
 async def test_a_host_that_vanishes_and_one_that_restarts_cost_nothing(sqlite_template: Path, tmp_path: Path) -> None:
     with site(tmp_path / "workers.log") as (here, hosts):
         for host in hosts:

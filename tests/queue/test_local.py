@@ -238,7 +238,7 @@ async def _once_started(url: str, request: EvaluationRequest, then: Callable[[],
         with connect(url) as redis:
             await asyncio.to_thread(wait_until, lambda: redis.llen(STARTS), "it has started")
         await asyncio.to_thread(then)
-        return await handle.reply(40)
+        return await handle.reply(60)
 
 
 def test_a_worker_that_dies_is_started_again(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

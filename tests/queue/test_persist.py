@@ -280,7 +280,7 @@ def test_killed_before_or_after_its_commit(
 ) -> None:
     """A real process dies by SIGKILL around its commit, always before its XACK; each reply is one row in the end."""
     replies = publish_some(client, 3)
-    dying = subprocess.run([sys.executable, "-c", DYING, broker.url, store_url, moment], check=False, timeout=50)
+    dying = subprocess.run([sys.executable, "-c", DYING, broker.url, store_url, moment], check=False, timeout=120)
     assert dying.returncode == -signal.SIGKILL
     assert store.status().rows["evaluations"] == (3 if moment == "after" else 0)
     assert (client.xlen(keys.RESULTS), pending(client)) == (3, 3)

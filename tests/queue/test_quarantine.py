@@ -23,7 +23,7 @@ from tests.queue.conftest import Broker, kill_tree, own_broker, wait_until
 from tests.sick import SickDevice
 from tests.values import a_request
 
-pytestmark = [pytest.mark.slow, pytest.mark.chaos, pytest.mark.redis, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.chaos, pytest.mark.redis]
 
 SOFTMAX = (EXAMPLES / "softmax.py").read_text()
 QUICK = Protocol(trials=1, weight_seeds=1, stages=(Stage.CORRECTNESS,))
@@ -50,7 +50,7 @@ class Site:
 
     def drkq(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         command = [sys.executable, "-m", "drkernel_q", *arguments]
-        return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=120, check=False)
 
     def card(self, device: str) -> WorkerCard | None:
         with self.broker.client() as client:

@@ -21,7 +21,7 @@ from tests.queue.conftest import Broker, StartWorker, own_broker, wait_until
 from tests.queue.requests import echo_request
 from tests.services import Postgres
 
-pytestmark = [pytest.mark.chaos, pytest.mark.redis, pytest.mark.postgres, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.chaos, pytest.mark.redis, pytest.mark.postgres]
 EAGER = Patience(look_s=1.0, lost_s=2.0)
 REQUESTS = 90
 

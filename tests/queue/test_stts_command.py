@@ -27,13 +27,12 @@ def drkq(*words: str | Path) -> "subprocess.Popen[str]":
 def stack() -> Iterator[None]:
     """One stack for all commands of a test."""
     with drkq("up", "--device", "cpu") as starting:
-        assert starting.wait(timeout=50) == 0
+        assert starting.wait(timeout=120) == 0
     yield
     with drkq("down") as ending:
-        ending.wait(timeout=50)
+        ending.wait(timeout=120)
 
 
-@pytest.mark.timeout(150)
 @pytest.mark.usefixtures("stack")
 def test_a_search_that_was_killed_goes_on_and_claims_what_holds(tmp_path: Path) -> None:
     script, best = tmp_path / "script.json", tmp_path / "best.py"

@@ -6,7 +6,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from drkernel_q.cli import drkq as group
 from drkernel_q.settings import load_settings
 from drkernel_q.store import Store
 from policy import checkpoint
@@ -46,10 +48,11 @@ def drkq(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
-def test_a_dry_run_resolves_and_starts_nothing(tmp_path: Path) -> None:
+def test_a_dry_run_resolves_and_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     sets = ["--set", "lora.rank=64", "--set", "sharding=full"]
-    shown = drkq("train", "--preset", "paper-14b", *sets, "--dry-run", "--json", cwd=tmp_path)
-    assert shown.returncode == 0, shown.stderr
+    shown = CliRunner().invoke(group, ["train", "--preset", "paper-14b", *sets, "--dry-run", "--json"])
+    assert shown.exit_code == 0, shown.stderr
     found = json.loads(shown.stdout)
     assert found["sizes"]["rows"] == 16 * 16 * 3
     assert found["config"]["optimizer"]["learning_rate"] == 1e-6
@@ -60,7 +63,6 @@ def test_a_dry_run_resolves_and_starts_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.redis
-@pytest.mark.timeout(180)
 def test_a_run_from_nothing_to_a_model(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text(CONFIG)
     source = (ROOT / "examples" / "softmax.py").read_text()

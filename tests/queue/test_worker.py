@@ -204,7 +204,7 @@ async def test_text_that_is_no_unicode_does_not_keep_an_answer_back(
 
 def test_a_second_worker_on_the_device_is_refused(service: Service) -> None:
     command = [sys.executable, "-m", "workers", "--device", "cpu"]
-    second = subprocess.run(command, env=service.environment, capture_output=True, text=True, timeout=30, check=False)
+    second = subprocess.run(command, env=service.environment, capture_output=True, text=True, timeout=120, check=False)
     assert second.returncode == os.EX_UNAVAILABLE
     assert f"cpu is held by process {service.worker.pid}" in second.stderr
     assert "Traceback" not in second.stderr

@@ -161,7 +161,6 @@ def test_without_runs_there_is_nothing_to_compare(file: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_runs_at_once_learn_from_recorded_facts_and_are_trained_once(
     tmp_path: Path, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,7 +206,6 @@ def test_runs_at_once_learn_from_recorded_facts_and_are_trained_once(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_after_a_run_that_failed_no_other_is_begun(tmp_path: Path, runs: Path) -> None:
     file = tmp_path / "arms.toml"
     file.write_text('preset = "tiny"\nbase.judge_device = "recorded"\narms.one = {}\narms.two = {}\n')

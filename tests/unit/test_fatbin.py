@@ -54,7 +54,7 @@ def image(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp("image")
     (folder / "kernels.ptx").write_text(PTX.format(target=request.param))
     command = [PTXAS, f"--gpu-name={request.param}", folder / "kernels.ptx", "-o", folder / "kernels.cubin"]
-    subprocess.run(command, check=True, timeout=30)
+    subprocess.run(command, check=True, timeout=120)
     return (folder / "kernels.cubin").read_bytes()
 
 

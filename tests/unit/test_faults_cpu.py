@@ -54,7 +54,6 @@ def plan(count: int) -> list[Faulty | None]:
     return mix
 
 
-@pytest.mark.timeout(240)
 def test_no_innocent_suffers_and_nothing_is_left() -> None:
     bench = Bench("cpu", memory_bytes=2**30)
     wrong, sizes, users = [], [], set()

@@ -179,7 +179,6 @@ def _two_steps(learner: Learner, folder: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(150)
 @pytest.mark.parametrize("sharding", ["none", "full"])
 def test_two_processes_take_the_steps_that_one_takes(tmp_path: Path, sharding: str) -> None:
     with socket.socket() as taken:

@@ -227,7 +227,7 @@ asyncio.run(main())
 def run_and_kill(store_url: str, after: int) -> int:
     command: Sequence[str] = [sys.executable, "-c", KILLED, store_url, str(after)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, check=False, cwd=Path("/"), env=environment, timeout=50).returncode
+    return subprocess.run(command, check=False, cwd=Path("/"), env=environment, timeout=120).returncode
 
 
 @pytest.mark.slow

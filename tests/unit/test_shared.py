@@ -144,7 +144,7 @@ def attack(fd: int) -> dict[str, bool]:
         }})
     """
     command = [sys.executable, "-c", textwrap.dedent(program)]
-    printed = subprocess.run(command, pass_fds=[fd], capture_output=True, text=True, check=True, timeout=30).stdout
+    printed = subprocess.run(command, pass_fds=[fd], capture_output=True, text=True, check=True, timeout=120).stdout
     done: dict[str, bool] = eval(printed)
     return done
 

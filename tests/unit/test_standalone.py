@@ -43,6 +43,6 @@ def test_any_reference_stays_what_it_is(text: str) -> None:
 @pytest.mark.parametrize(("made", "code"), [("torch.softmax(x, -1)", 0), ("torch.zeros_like(x)", 1)])
 def test_it_runs_by_itself(made: str, code: int) -> None:
     text = written(find_problem("softmax", load_settings()), OWN.format(made))
-    done = subprocess.run([sys.executable, "-"], input=text, capture_output=True, text=True, timeout=50, check=False)
+    done = subprocess.run([sys.executable, "-"], input=text, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == code, done.stderr
     assert ("outputs agree" in done.stdout) == (code == 0)
