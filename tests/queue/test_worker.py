@@ -220,7 +220,7 @@ async def test_a_cancelled_evaluation_is_ended_and_the_next_one_taken(service: S
         await handle
     evaluation = await queue.evaluate(softmax_request(protocol=CORRECTNESS))
     assert evaluation.outcome is Outcome.CORRECT
-    assert time.monotonic() - start < 6
+    assert time.monotonic() - start < 40, "it would have slept for 50 s"
     assert not alive(family), "the candidate, its judge's work and its daemon are over"
     assert not [folder for folder in family.values() if Path(folder).exists()]
 
