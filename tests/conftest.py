@@ -42,8 +42,9 @@ def _scrub() -> None:
 _scrub()
 
 # The cores are shared, so an example's duration says nothing; in CI a failure must come again.
-hypothesis.settings.register_profile("drkq", deadline=None, derandomize=CI)
-hypothesis.settings.load_profile("drkq")
+hypothesis.settings.register_profile("drkq", deadline=None, derandomize=CI, max_examples=50)
+hypothesis.settings.register_profile("thorough", deadline=None, max_examples=500)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "drkq"))
 
 
 @pytest.fixture(autouse=True)

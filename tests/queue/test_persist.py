@@ -218,6 +218,7 @@ def test_told_to_stop_while_the_database_is_locked(
 
 
 @pytest.mark.postgres
+@pytest.mark.slow
 def test_a_server_that_goes_away_loses_nothing(
     broker: Broker, client: Redis, postgres: Postgres, postgres_template: str
 ) -> None:

@@ -94,6 +94,7 @@ async def test_three_hundred_at_once_each_get_their_own(service: Broker) -> None
         assert len(client.client_list()) < 20, "connections grow with requests"
 
 
+@pytest.mark.slow
 async def test_cancel_storm(service: Broker) -> None:
     """Whoever is not cancelled gets its own result, whatever was cancelled around it (redis-py#2665)."""
     dice = random.Random(7)

@@ -143,6 +143,7 @@ def _upgrade(url: str, barrier: Barrier) -> None:
         store.record(request, a_reply(request, an_evaluation()))
 
 
+@pytest.mark.slow
 def test_processes_that_upgrade_at_once(empty_url: str) -> None:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["drkernel_q.store", "tests.values"])

@@ -150,6 +150,7 @@ def test_there_must_be_something_and_somewhere(tmp_path: Path, sqlite_template: 
     assert {path.name for path in tmp_path.iterdir()} == {"file"}
 
 
+@pytest.mark.slow
 def test_a_backup_sees_one_moment_while_others_write(store: Store, tmp_path: Path) -> None:
     """Rows of a batch are all in it or none, and nobody who writes is kept waiting for good."""
     store.add_problem(SOFTMAX)

@@ -85,7 +85,9 @@ def trajectories(draw: st.DrawFn) -> Trajectory:
 
 
 each_example_in_one_store = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=settings().max_examples // 3,  # each writes to a database
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 run_numbers = itertools.count()
 
