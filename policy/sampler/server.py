@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -54,7 +55,7 @@ class VllmServer:
         address = ("--host", "127.0.0.1", "--port", str(port), "--served-model-name", model)
         self._environment = {**ENVIRONMENT, **environment}
         self._command, self._flags = list(command), [*address, *FLAGS, *options]
-        self._log = Path(tempfile.mkdtemp(prefix="drkq-vllm-")) / "vllm.log"
+        self._log: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._starting = asyncio.Lock()
 
@@ -89,14 +90,18 @@ class VllmServer:
             await self._healthy(timeout_s)
 
     def stop(self) -> None:
-        """End it, politely at first, and all that it started."""
+        """End it, politely at first, and all that it started; its log stays if it had ended by itself."""
         process = self._process
         if process is None:
             return
+        is_well = process.poll() is None
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
             process.wait(_STOP_S)
         self._clear(process)
+        if is_well and self._log is not None:
+            shutil.rmtree(self._log.parent, ignore_errors=True)
+            self._log = None
 
     def _clear(self, process: "subprocess.Popen[bytes]") -> None:
         """Kill what is left: engines that outlive their server keep the device's memory."""
@@ -105,6 +110,8 @@ class VllmServer:
         process.wait()
 
     def _start(self) -> None:
+        if self._log is None:
+            self._log = Path(tempfile.mkdtemp(prefix="drkq-vllm-")) / "vllm.log"
         with self._log.open("ab") as log:
             try:
                 self._process = subprocess.Popen(
@@ -135,7 +142,7 @@ class VllmServer:
         raise NoSampler(f"The vLLM server did not answer within {timeout_s:g} s; {self._last_words()}")
 
     def _last_words(self) -> str:
-        text = self._log.read_text(errors="replace") if self._log.exists() else ""
+        text = self._log.read_text(errors="replace") if self._log is not None and self._log.exists() else ""
         lines = [line.strip()[:_LINE_CHARS] for line in text.splitlines() if line.strip()]
         return f"its log ({self._log}) ends: {' | '.join(lines[-_LOG_LINES:]) or 'nothing'}"
 
