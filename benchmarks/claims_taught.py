@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch.nn.functional import cross_entropy
 from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedModel
 
 from drkernel_q.cli.output import say
 from policy.model import load_model, save_model
@@ -17,6 +18,8 @@ from policy.sft.conversation import IGNORED, Row, encode_conversations, read_con
 
 RATE, WARMUP, BETAS, DECAY, LONGEST = 3e-3, 0.03, (0.9, 0.98), 0.01, 1.0
 MAX_TOKENS = 2048
+#: Batches whose rows are sorted by length, so that little of a batch is padding.
+_SORTED = 8
 #: Steps between two lines about the loss.
 EVERY = 50
 
@@ -49,22 +52,27 @@ def teach(source: Path, talk: Path, target: Path, *, epochs: float, batch: int, 
 
 
 def _batches(rows: Sequence[Row], batch: int, seed: int) -> Iterator[list[Row]]:
-    """Go through the rows for ever, shuffled anew each time round."""
+    """Go through the rows for ever, shuffled anew each time round; those of a batch are about as long as each other."""
     draw = random.Random(seed)
     line: list[Row] = []
     while True:
-        while len(line) < batch:
+        while len(line) < batch * _SORTED:
             line += draw.sample(rows, len(rows))
-        yield line[:batch]
-        line = line[batch:]
+        alike = sorted(line[: batch * _SORTED], key=lambda row: len(row.input_ids))
+        line = line[batch * _SORTED :]
+        batches = [alike[start : start + batch] for start in range(0, len(alike), batch)]
+        draw.shuffle(batches)
+        yield from batches
 
 
-def _loss(model: torch.nn.Module, rows: Sequence[Row], device: str) -> torch.Tensor:
+def _loss(model: PreTrainedModel, rows: Sequence[Row], device: str) -> torch.Tensor:
     ids = pad_sequence([torch.tensor(row.input_ids) for row in rows], batch_first=True).to(device)
     labels = pad_sequence([torch.tensor(row.labels) for row in rows], batch_first=True, padding_value=IGNORED)
     mask = pad_sequence([torch.ones(len(row.input_ids), dtype=torch.long) for row in rows], batch_first=True)
-    logits = model(input_ids=ids, attention_mask=mask.to(device), use_cache=False).logits[:, :-1]
-    return cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten().to(device), ignore_index=IGNORED)
+    hidden = model.base_model(input_ids=ids, attention_mask=mask.to(device), use_cache=False).last_hidden_state
+    wanted = labels[:, 1:] != IGNORED  # logits of the rest would be half of all work
+    logits = model.get_output_embeddings()(hidden[:, :-1][wanted.to(device)])
+    return cross_entropy(logits, labels[:, 1:][wanted].to(device))
 
 
 def _share(step: int, steps: int) -> float:

@@ -35,10 +35,10 @@ TEACHING = {
 @click.command(help=__doc__)
 @click.option("--dir", "folder", type=click.Path(path_type=Path), required=True, help="Folder of all that is made.")
 @click.option("--model", type=click.Path(path_type=Path), help="The GGUF file, if its package cannot be imported.")
-@click.option("--steps", default=24, show_default=True, help="Steps of fine-tuning, 4 conversations each.")
-@click.option("--problems", default=2, show_default=True, help="Held-out problems to write kernels for.")
-@click.option("--samples", default=2, show_default=True, help="Trajectories a problem.")
-@click.option("--turns", default=2, show_default=True, help="Turns of each.")
+@click.option("--steps", default=8, show_default=True, help="Steps of fine-tuning, 4 conversations each.")
+@click.option("--problems", default=1, show_default=True, help="Held-out problems to write kernels for.")
+@click.option("--samples", default=4, show_default=True, help="Trajectories a problem.")
+@click.option("--turns", default=1, show_default=True, help="Turns of each.")
 def main(folder: Path, model: Path | None, steps: int, problems: int, samples: int, turns: int) -> None:
     """Run the stages."""
     source = model or _packaged()

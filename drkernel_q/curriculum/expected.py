@@ -34,6 +34,14 @@ _LINES = (
     "def kernel((x_ptr, out_ptr, n, BLOCK: tl.constexpr):",
     "tl.store(output_ptr + n, x)",
 )
+#: How a kernel fails, where, and by what: most do not compile.
+_FAILURES = (
+    (Outcome.COMPILE_ERROR, "", "SyntaxError: invalid syntax"),
+    (Outcome.COMPILE_ERROR, ", in forward", "CompilationError: at 9:4"),
+    (Outcome.COMPILE_ERROR, "", "NameError: name 'tl' is not defined"),
+    (Outcome.RUNTIME_ERROR, ", in forward", "TypeError: missing a required argument"),
+)
+_SCATTERED = "all over the output (less than 1% of the elements there)"
 _NOTHING = Environment(
     device="none", device_name=NOWHERE, device_kind=NOWHERE, host="", python="", torch="", triton="", drkq=""
 )
@@ -43,8 +51,10 @@ def expected(solution: Solution, draw: random.Random) -> Evaluation:
     """Make up the facts of a solution; what its quality leaves open is drawn."""
     quality = solution.quality
     if quality is Quality.BROKEN:
-        error = f"SyntaxError: invalid syntax\n  {draw.choice(_LINES)}"
-        return Evaluation(outcome=Outcome.COMPILE_ERROR, integrity=Integrity.UNKNOWN, environment=_NOTHING, error=error)
+        outcome, place, kind = draw.choice(_FAILURES)
+        where = f'Traceback (most recent call last):\n  File "/tmp/candidate.py", line {draw.randint(8, 36)}{place}'
+        error = f"{where}\n    {draw.choice(_LINES)}\n{kind}"
+        return Evaluation(outcome=outcome, integrity=Integrity.UNKNOWN, environment=_NOTHING, error=error)
     if quality in (Quality.EDGE, Quality.WRONG):
         return _wrong(draw, everywhere=quality is Quality.WRONG)
     honest = Integrity.CLEAN if quality.good else Integrity.REJECTED
@@ -61,13 +71,12 @@ def expected(solution: Solution, draw: random.Random) -> Evaluation:
 def _wrong(draw: random.Random, *, everywhere: bool) -> Evaluation:
     shape = (draw.randrange(500, 9000), draw.randrange(500, 9000))
     elements = shape[0] * shape[1]
-    pattern = ErrorPattern(
-        output=0,
-        shape=shape,
-        wrong=elements if everywhere else draw.randrange(1, elements // 2),
-        elements=elements,
-        region="every element" if everywhere else f"the last {draw.randrange(1, 500)} columns",
-    )
+    wrong, regions = elements, ("every element", f"all over the output ({draw.randint(40, 99)}% of the elements there)")
+    if not everywhere:
+        last = f"the last {draw.randint(2, 500)} columns"
+        regions = (last, f"the last row, {last}", "the last row, the last column", _SCATTERED)
+        wrong = draw.randrange(1, elements // 2)
+    pattern = ErrorPattern(output=0, shape=shape, wrong=wrong, elements=elements, region=draw.choice(regions))
     shown = Correctness(trials=TRIALS, passed=0, pattern=pattern)
     return Evaluation(outcome=Outcome.WRONG_VALUE, integrity=Integrity.UNKNOWN, environment=_NOTHING, correctness=shown)
 
