@@ -54,6 +54,7 @@ def run_sft(config: SftConfig, folder: Path, *, resume: bool = False, tell: Tell
     stop = Stop()
     with _quiet_libraries():
         trainer = make_trainer(config, folder, model, tokenizer, rows, [record, stop])
+        trained_parameters = _trained(trainer)  # adapters are gone once they are merged
         checkpoint = get_last_checkpoint(str(folder / "checkpoints")) if resume else None
         with stop.on_sigterm():
             trained = trainer.train(resume_from_checkpoint=checkpoint)
@@ -62,7 +63,7 @@ def run_sft(config: SftConfig, folder: Path, *, resume: bool = False, tell: Tell
             trainer.evaluate()  # the run goes on from its last checkpoint, with nothing left to train
         if trainer.is_world_process_zero():
             _save(trainer.accelerator.unwrap_model(trainer.model), tokenizer, folder, saved_dtype)
-    return _result(folder, trainer, trained.metrics["train_runtime"], record)
+    return _result(folder, trainer, trained_parameters, trained.metrics["train_runtime"], record)
 
 
 def _see_trackers(config: SftConfig) -> None:
@@ -217,14 +218,21 @@ def _save(model: Any, tokenizer: PreTrainedTokenizerBase, folder: Path, dtype: t
     save_model(model.to(dtype), tokenizer, folder / "model")
 
 
-def _result(folder: Path, trainer: SFTTrainer, seconds: float, record: Record) -> SftResult:
-    parameters = list(cast("torch.nn.Module", trainer.model).parameters())
+def _trained(trainer: SFTTrainer) -> int:
+    parameters = cast("torch.nn.Module", trainer.model).parameters()
+    return sum(each.numel() for each in parameters if each.requires_grad)
+
+
+def _result(
+    folder: Path, trainer: SFTTrainer, trained_parameters: int, seconds: float, record: Record
+) -> SftResult:
+    parameters = cast("torch.nn.Module", trainer.model).parameters()
     return SftResult(
         folder=folder / "model",
         steps=trainer.state.global_step,
         rows=len(cast("datasets.Dataset", trainer.train_dataset)),
         parameters=sum(each.numel() for each in parameters),
-        trained_parameters=sum(each.numel() for each in parameters if each.requires_grad),
+        trained_parameters=trained_parameters,
         seconds=seconds,
         tokens_per_s=record.tokens_per_s,
         loss=record.last.get("loss"),

@@ -278,7 +278,7 @@ def test_adapters_are_kept_and_merged(folder: Path, tmp_path: Path) -> None:
 
     made = config(folder, lora=LoraConfig(rank=4), precision="bfloat16", max_steps=2, gradient_checkpointing=True)
     result = run_sft(made, tmp_path / "lora")
-    assert result.trained_parameters < result.parameters / 2
+    assert 0 < result.trained_parameters < result.parameters / 2
     base, _ = load_model(folder / "model")
     merged = PeftModel.from_pretrained(base.to(torch.bfloat16).float(), str(tmp_path / "lora" / "adapter"))
     expected = merged.merge_and_unload().state_dict()
