@@ -39,8 +39,8 @@ class Choice(NamedTuple):
     """How the problems are chosen."""
 
     seed: int = 0
-    levels: str = "12"
-    train: int = 24
+    levels: str = "1"
+    train: int = 20
     """Problems to be measured and trained on."""
     heldout: int = 16
     """Problems to be measured and validated on; nobody is taught their chains."""
@@ -49,11 +49,15 @@ class Choice(NamedTuple):
     drawn: bool = False
     """Whether the details of solutions are drawn; if not, problem and quality decide on the kernel."""
 
+    operators: str = "relu,sigmoid,tanh,abs,square,sin,cos,exp,log1p,sqrt,add_y,sub_y,mul_y,max_y"
+    """What chains are made of, by comma; nothing allows all. These need no constant and no second import of torch."""
+
     @property
     def exercises(self) -> Iterator[Exercise]:
         """All generated exercises that it chooses from, without end."""
         levels = [int(level) for level in self.levels]
-        variety = Variety(drawn=self.drawn, longest=self.longest)
+        operators = frozenset(self.operators.split(",")) if self.operators else None
+        variety = Variety(drawn=self.drawn, longest=self.longest, operators=operators)
         # What is drawn is of the set of all levels, whose facts were recorded first (`curriculum_facts.py`).
         among = LEVELS if self.drawn else levels
         return (each for each in generate(self.seed, 100_000, among, variety) if each.level in levels)
@@ -126,7 +130,7 @@ def tempted(exercise: Exercise) -> Exercise:
 
 
 def conversations(chosen: Subset, choice: Choice, others: int, copies: int) -> Iterator[dict[str, Any]]:
-    """Give conversations about the problems that are trained on, and about `others` further ones."""
+    """Give `copies` conversations about each problem that is trained on, and about each of `others` further ones."""
     templates = load_templates(TEMPLATES)
     taught: dict[str, Any] = {"seed": choice.seed, "mixture": MIXTURE, "forgets": FORGETS}
     yield from walks(chosen.train, templates, copies=copies, **taught)
@@ -136,4 +140,4 @@ def conversations(chosen: Subset, choice: Choice, others: int, copies: int) -> I
             return
         if exercise.split == "train" and exercise.problem.hash not in measured:
             others -= 1
-            yield from walks([tempted(exercise)], templates, **taught)
+            yield from walks([tempted(exercise)], templates, copies=copies, **taught)

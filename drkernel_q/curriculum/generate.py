@@ -73,9 +73,11 @@ def _draw_new(
 ) -> Exercise | None:
     """Draw an exercise; None if its chain or one of its sources was there before, or not every quality can be had."""
     recipe = draw_recipe(draw, level)
+    if not variety.allows(names(recipe)):
+        return None
     habit = variety.habit(draw)
     wrong, parts = corrupted(habit, recipe), _parts(habit, recipe)
-    if wrong is None or parts is None or len(recipe) > variety.longest or (level, names(recipe)) in chains:
+    if wrong is None or parts is None or (level, names(recipe)) in chains:
         return None
     frame = draw_frame(draw, recipe)
     exercise = _exercise(habit, number, level, Variants(recipe, wrong, *parts), frame)

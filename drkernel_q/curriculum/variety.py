@@ -15,6 +15,12 @@ class Variety(NamedTuple):
     solution follows from problem and quality, and a model can be sure of it."""
     longest: int = 100
     """Most parts of a chain."""
+    operators: frozenset[str] | None = None
+    """Names of the parts that a chain may have; None allows all."""
+
+    def allows(self, chain: tuple[str, ...]) -> bool:
+        """Whether there may be a problem of this chain."""
+        return len(chain) <= self.longest and (self.operators is None or self.operators.issuperset(chain))
 
     def habit(self, draw: random.Random) -> random.Random:
         """Return what chooses the details of solutions."""

@@ -223,9 +223,7 @@ def _trained(trainer: SFTTrainer) -> int:
     return sum(each.numel() for each in parameters if each.requires_grad)
 
 
-def _result(
-    folder: Path, trainer: SFTTrainer, trained_parameters: int, seconds: float, record: Record
-) -> SftResult:
+def _result(folder: Path, trainer: SFTTrainer, trained_parameters: int, seconds: float, record: Record) -> SftResult:
     parameters = cast("torch.nn.Module", trainer.model).parameters()
     return SftResult(
         folder=folder / "model",

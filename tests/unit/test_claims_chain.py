@@ -19,7 +19,7 @@ from tests.values import a_reply, a_request, an_evaluation
 
 
 def test_the_subset_begins_with_the_problems_whose_facts_are_recorded() -> None:
-    chosen = subset(Choice(levels="123", train=30, heldout=4, longest=100, drawn=True))
+    chosen = subset(Choice(levels="123", train=30, heldout=4, longest=100, drawn=True, operators=""))
     first = list(generate(0, 60))
     assert [each.problem for each in chosen.train] == [each.problem for each in first if each.split == "train"][:30]
     assert [each.problem for each in chosen.heldout] == [each.problem for each in first if each.split == "heldout"][:4]
@@ -31,21 +31,24 @@ def test_the_subset_begins_with_the_problems_whose_facts_are_recorded() -> None:
         assert extract_kernel(fenced(hurried.kernel.source, "python")) == hurried.kernel.model_copy(
             update={"name": "kernel"}
         )
-    assert {each.level for each in subset(Choice(train=5, heldout=1)).train} == {1, 2}
+    few = subset(Choice(train=3, heldout=0))
+    assert {each.level for each in few.train} == {1}
+    assert all(set(each.chain) <= set(Choice().operators.split(",")) for each in few.train)
 
 
 def test_what_is_taught_holds_every_problem_that_is_trained_on_and_none_that_is_held_out() -> None:
-    choice = Choice(train=6, heldout=2)
+    choice = Choice(levels="12", train=6, heldout=2, operators="")
     chosen = subset(choice)
     rows = list(conversations(chosen, choice, others=10, copies=3))
     names = Counter(row["module_name"] for row in rows)
-    assert all(names[each.problem.name] == 3 for each in chosen.train)
+    assert set(names.values()) == {3}
+    assert all(names[each.problem.name] for each in chosen.train)
     assert not any(names[each.problem.name] for each in chosen.heldout)
     assert len(names) == 6 + 10
 
 
 def test_kernels_are_listed_once_what_is_written_most_first_and_the_rest_of_the_family_last() -> None:
-    chosen = subset(Choice(levels="1", train=1, heldout=1))
+    chosen = subset(Choice(train=1, heldout=1, operators=""))
     train, heldout = chosen.train[0], chosen.heldout[0].problem.hash
     fused = next(each.kernel.source for each in train.solutions if each.quality is Quality.FUSED)
     one = Counter({(train.problem.hash, fused): 3, (train.problem.hash, "rare"): 1, (heldout, "often"): 900})
@@ -63,7 +66,7 @@ def test_kernels_are_listed_once_what_is_written_most_first_and_the_rest_of_the_
 
 
 async def test_a_guess_is_what_a_solution_should_be_and_anything_else_is_wrong() -> None:
-    chosen = subset(Choice(levels="1", train=1, heldout=0))
+    chosen = subset(Choice(train=1, heldout=0, operators=""))
     problem, judge = chosen.train[0].problem, Guess(chosen)
     for solution in chosen.train[0].solutions:
         assert solution.quality.agrees(await judge.evaluate(problem, solution.kernel))
