@@ -71,11 +71,13 @@ def expected(solution: Solution, draw: random.Random) -> Evaluation:
 def _wrong(draw: random.Random, *, everywhere: bool) -> Evaluation:
     shape = (draw.randrange(500, 9000), draw.randrange(500, 9000))
     elements = shape[0] * shape[1]
-    wrong, regions = elements, ("every element", f"all over the output ({draw.randint(40, 99)}% of the elements there)")
-    if not everywhere:
-        last = f"the last {draw.randint(2, 500)} columns"
-        regions = (last, f"the last row, {last}", "the last row, the last column", _SCATTERED)
+    last = f"the last {draw.randint(2, 500)} columns"
+    share = draw.randint(40, 99)
+    if everywhere:
+        wrong, regions = elements, ["every element", f"all over the output ({share}% of the elements there)"]
+    else:
         wrong = draw.randrange(1, elements // 2)
+        regions = [last, f"the last row, {last}", "the last row, the last column", _SCATTERED]
     pattern = ErrorPattern(output=0, shape=shape, wrong=wrong, elements=elements, region=draw.choice(regions))
     shown = Correctness(trials=TRIALS, passed=0, pattern=pattern)
     return Evaluation(outcome=Outcome.WRONG_VALUE, integrity=Integrity.UNKNOWN, environment=_NOTHING, correctness=shown)
