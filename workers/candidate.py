@@ -332,7 +332,10 @@ def main(conn: int, device: str, plan: sandbox.Confinement) -> None:
     os.environ.update(environment)
     import tempfile
 
+    import torch._inductor.config
+
     tempfile.tempdir = plan.workdir  # the zygote's cached value lies outside
+    torch._inductor.config.compile_threads = 1  # its helpers would be processes that the candidate leaves running
     channel = Channel(socket.socket(fileno=conn))
     key = bytes.fromhex(channel.receive(None)[0]["key"])
     if device == "cuda":

@@ -258,6 +258,7 @@ def _boot(config: ZygoteConfig) -> dict[str, Any]:
         interpreter.install()
     import torch._inductor.config  # the first session of the profiler imports it, which takes over a second
     import torch.profiler
+    from torch._dynamo.mutation_guard import install_generation_tagging_init
 
     from workers import audit, canary, candidate, judge, selftest  # noqa: F401 - once here instead of in every fork
 
@@ -269,6 +270,8 @@ def _boot(config: ZygoteConfig) -> dict[str, Any]:
         # Its C module is compiled here, into a cache that is ours, and not by every candidate; no device is touched.
         triton.runtime.driver.set_active(CudaDriver())
         smoke.warm_compiler()
+    # The first function that is compiled would replace methods of `Module`, which are watched in candidates.
+    install_generation_tagging_init()
     torch.set_num_threads(1)
     threads = len(os.listdir("/proc/self/task"))
     if threads != 1 or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
