@@ -106,7 +106,7 @@ def test_replies_are_kept_within_bounds_and_forgotten_oldest_first(service: Brok
 def test_clients_that_vanish_leave_nothing_behind(gateway: Served) -> None:
     """Whoever waits or follows and hangs up: the evaluation goes on, and can be asked for."""
     with gateway.client() as ann:
-        where = ann.post("/v1/evaluations", json=order("still", order={"sleep": 0.5})).headers["Location"]
+        where = ann.post("/v1/evaluations", json=order("still", order={"sleep": 4})).headers["Location"]
     for path in (f"{where}?wait_s=30", f"{where}/events"):
         with pytest.raises(httpx2.ReadTimeout), gateway.client() as ann:
             ann.get(path, timeout=0.1)
