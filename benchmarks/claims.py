@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.claims_found import claims
 from benchmarks.claims_measured import measure, request
-from benchmarks.claims_subset import Choice, conversations, read_choice, subset
+from benchmarks.claims_subset import Choice, conversations, read_subset, subset
 from benchmarks.claims_written import TEMPERATURE, Guess, Order, Written, by_quality, covered, listed, written
 from drkernel_q.cli.output import emit_table, say
 from drkernel_q.curriculum.expected import NOWHERE
@@ -79,11 +79,12 @@ def prepare(folder: Path, others: int, copies: int, size: str, epochs: float, **
     """Write problems and conversations; make and fine-tune a model."""
     folder.mkdir(parents=True, exist_ok=True)
     choice = Choice(**{name: options[name] for name in Choice._fields})
-    chosen = subset(choice)
-    chosen.write(folder)
-    choice.write(folder)
     talk = folder / "conversations.jsonl"
-    write_lines(conversations(chosen, choice, others, copies), talk)
+    if not (talk.exists() and choice.is_of(folder)):
+        chosen = subset(choice)
+        chosen.write(folder)
+        write_lines(conversations(chosen, choice, others, copies), talk)
+        choice.write(folder)
     seed = str(choice.seed)
     if not (folder / "new").exists():
         shape = ["--size", size, "--pieces", "lines", "--context", "2048", "--seed", seed]
@@ -124,7 +125,7 @@ def _sampled(samples: int, seed: int) -> Any:
 
 
 def _write(folder: Path, models: Sequence[Path], **options: Any) -> dict[str, Written]:
-    chosen = subset(read_choice(folder))
+    chosen = read_subset(folder)
     models = models or (folder / "sft" / "model",)
     return {str(model): asyncio.run(written(chosen, Order(model=model, **options))) for model in models}
 
@@ -136,7 +137,7 @@ def sample(folder: Path, models: tuple[Path, ...], **options: Any) -> None:
     """List the kernels that policies write, those first that are written most, and then all generated solutions."""
     began = time.monotonic()
     found = list(_write(folder, models, **options).values())
-    rows = list(listed(subset(read_choice(folder)), found))
+    rows = list(listed(read_subset(folder), found))
     write_lines(rows, folder / KERNELS)
     line = {"stage": "sample", "kernels": len(rows), "written": sum(each.total() for each in found)}
     click.echo(json.dumps(line | {"wall_s": round(time.monotonic() - began, 1)}))
@@ -148,7 +149,7 @@ def sample(folder: Path, models: tuple[Path, ...], **options: Any) -> None:
 @click.option("--limits", default="400,600,800", show_default=True, help="Lengths of the list, by comma.")
 def coverage(folder: Path, models: tuple[Path, ...], limits: str, **options: Any) -> None:
     """Say which share of what policies write, drawn anew, is in the list, if only its beginning is measured."""
-    chosen = subset(read_choice(folder))
+    chosen = read_subset(folder)
     rows = _kernels(folder)
     table, qualities = [], []
     for model, fresh in _write(folder, models, **options).items():
@@ -166,7 +167,7 @@ def coverage(folder: Path, models: tuple[Path, ...], limits: str, **options: Any
 @click.option("--limit", type=int, help="Only so many kernels, from the first.")
 def guess(folder: Path, limit: int | None) -> None:
     """Write DIR/guessed.parquet: made-up facts of a device that is nowhere, to rehearse training with."""
-    judge, target = Guess(subset(read_choice(folder))), folder / "guessed.parquet"
+    judge, target = Guess(read_subset(folder)), folder / "guessed.parquet"
     (folder / "guessed.sqlite").unlink(missing_ok=True)
     with Store.open(f"sqlite:///{folder / 'guessed.sqlite'}") as store:
         store.upgrade()

@@ -16,7 +16,7 @@ from drkernel_q.prompt import load_templates
 
 #: As in the preset `recorded` of `drkq ablate`, so that what is measured is what is written.
 TEMPLATES = "brief"
-FILE = "subset.json"
+CHOICE, SUBSET = "choice.json", "subset.json"
 #: What the policy is taught to write at first, by how often. That is a choice, and decides where training begins: few
 #: fused kernels, so that there is room above, many that are lazy or hacks, so that there is something to be told apart.
 MIXTURE: Mapping[Quality, float] = {
@@ -64,12 +64,12 @@ class Choice(NamedTuple):
 
     def write(self, folder: Path) -> None:
         """Remember it in a folder."""
-        (folder / FILE).write_text(json.dumps(self._asdict()), encoding="utf-8")
+        (folder / CHOICE).write_text(json.dumps(self._asdict()), encoding="utf-8")
 
-
-def read_choice(folder: Path) -> Choice:
-    """Read what `Choice.write` wrote."""
-    return Choice(**json.loads((folder / FILE).read_text(encoding="utf-8")))
+    def is_of(self, folder: Path) -> bool:
+        """Whether it is the one that a folder remembers."""
+        file = folder / CHOICE
+        return file.exists() and Choice(**json.loads(file.read_text(encoding="utf-8"))) == self
 
 
 class Subset(NamedTuple):
@@ -93,11 +93,19 @@ class Subset(NamedTuple):
         }
 
     def write(self, folder: Path) -> None:
-        """Write problem files by part."""
+        """Write problem files by part, and all solutions: to generate them again takes a minute."""
+        whole = {part: [each.model_dump(mode="json") for each in found] for part, found in self._asdict().items()}
+        (folder / SUBSET).write_text(json.dumps(whole), encoding="utf-8")
         for part, exercises in self._asdict().items():
             (folder / part).mkdir(parents=True, exist_ok=True)
             for exercise in exercises:
                 (folder / part / f"{exercise.problem.name}.py").write_text(exercise.problem.source, encoding="utf-8")
+
+
+def read_subset(folder: Path) -> Subset:
+    """Read what `Subset.write` wrote."""
+    whole = json.loads((folder / SUBSET).read_text(encoding="utf-8"))
+    return Subset(**{part: [Exercise.model_validate(each) for each in found] for part, found in whole.items()})
 
 
 def subset(choice: Choice) -> Subset:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from benchmarks.claims import _protocol
 from benchmarks.claims_measured import key_of, keys
-from benchmarks.claims_subset import Choice, conversations, subset
+from benchmarks.claims_subset import Choice, conversations, read_subset, subset
 from benchmarks.claims_written import Guess, by_quality, covered, listed
 from drkernel_q.curriculum import Quality, generate
 from drkernel_q.evaluation import Outcome, Protocol
@@ -45,6 +45,18 @@ def test_what_is_taught_holds_every_problem_that_is_trained_on_and_none_that_is_
     assert all(names[each.problem.name] for each in chosen.train)
     assert not any(names[each.problem.name] for each in chosen.heldout)
     assert len(names) == 6 + 10
+
+
+def test_a_folder_remembers_its_problems(tmp_path: Path) -> None:
+    choice = Choice(train=2, heldout=0, operators="")
+    assert not choice.is_of(tmp_path)
+    chosen = subset(choice)
+    chosen.write(tmp_path)
+    choice.write(tmp_path)
+    assert read_subset(tmp_path) == chosen
+    assert choice.is_of(tmp_path)
+    assert not choice._replace(seed=1).is_of(tmp_path)
+    assert len(list((tmp_path / "train").glob("*.py"))) == 2
 
 
 def test_kernels_are_listed_once_what_is_written_most_first_and_the_rest_of_the_family_last() -> None:
