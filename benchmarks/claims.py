@@ -63,13 +63,15 @@ def main() -> None:
 @click.option("--seed", default=0, show_default=True, help="Seed of problems, weights and conversations.")
 @click.option("--levels", default="1", show_default=True, help="Levels of problems, as digits.")
 @click.option("--longest", default=3, show_default=True, help="Most operators of a chain.")
-@click.option("--operators", default=Choice().operators, help="What chains are made of, by comma; empty allows all.")
+@click.option(
+    "--operators", default="", help="What chains are made of, by comma, or `any`; default: all without constants."
+)
 @click.option("--drawn", is_flag=True, help="Draw the details of solutions: many more kernels can be written then.")
 @click.option("--train", default=20, show_default=True, help="Problems to be measured and trained on.")
-@click.option("--heldout", default=16, show_default=True, help="Problems to be measured and validated on.")
-@click.option("--others", default=220, show_default=True, help="Further problems in the conversations.")
+@click.option("--heldout", default=12, show_default=True, help="Problems to be measured and validated on.")
+@click.option("--others", default=300, show_default=True, help="Further problems in the conversations.")
 @click.option(
-    "--copies", default=4, show_default=True, help="Conversations for each of these and those that are trained on."
+    "--copies", default=3, show_default=True, help="Conversations for each of these and those that are trained on."
 )
 @click.option("--size", default="0.9m", show_default=True, help="Size of the model.")
 @click.option("--epochs", default=5.0, show_default=True, help="Epochs of fine-tuning.")

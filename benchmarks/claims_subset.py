@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 from drkernel_q.curriculum.conversation import walks
 from drkernel_q.curriculum.exercise import Exercise, Quality, Solution
 from drkernel_q.curriculum.generate import generate
+from drkernel_q.curriculum.operator import OPERATORS
+from drkernel_q.curriculum.part import REDUCTIONS
 from drkernel_q.curriculum.recipe import LEVELS
 from drkernel_q.curriculum.variety import Variety
 from drkernel_q.kernel import Kernel
@@ -42,21 +44,23 @@ class Choice(NamedTuple):
     levels: str = "1"
     train: int = 20
     """Problems to be measured and trained on."""
-    heldout: int = 16
+    heldout: int = 12
     """Problems to be measured and validated on; nobody is taught their chains."""
     longest: int = 3
     """Most operators of a chain."""
     drawn: bool = False
     """Whether the details of solutions are drawn; if not, problem and quality decide on the kernel."""
 
-    operators: str = "relu,sigmoid,tanh,abs,square,sin,cos,exp,log1p,sqrt,add_y,sub_y,mul_y,max_y"
-    """What chains are made of, by comma; nothing allows all. These need no constant and no second import of torch."""
+    operators: str = ""
+    """What chains are made of, by comma; nothing allows all that need no constant, `any` all."""
 
     @property
     def exercises(self) -> Iterator[Exercise]:
         """All generated exercises that it chooses from, without end."""
         levels = [int(level) for level in self.levels]
-        operators = frozenset(self.operators.split(",")) if self.operators else None
+        plain = (name for name, each in OPERATORS.items() if not each.constants and each.operand in (None, "y"))
+        named = self.operators.split(",") if self.operators else [*plain, *(each.name for each in REDUCTIONS)]
+        operators = None if self.operators == "any" else frozenset(named)
         variety = Variety(drawn=self.drawn, longest=self.longest, operators=operators)
         # What is drawn is of the set of all levels, whose facts were recorded first (`curriculum_facts.py`).
         among = LEVELS if self.drawn else levels

@@ -9,6 +9,7 @@ from benchmarks.claims_measured import key_of, keys
 from benchmarks.claims_subset import Choice, conversations, read_subset, subset
 from benchmarks.claims_written import Guess, by_quality, covered, listed
 from drkernel_q.curriculum import Quality, generate
+from drkernel_q.curriculum.operator import OPERATORS
 from drkernel_q.evaluation import Outcome, Protocol
 from drkernel_q.kernel import Kernel, extract_kernel
 from drkernel_q.prompt import fenced
@@ -19,7 +20,7 @@ from tests.values import a_reply, a_request, an_evaluation
 
 
 def test_the_subset_begins_with_the_problems_whose_facts_are_recorded() -> None:
-    chosen = subset(Choice(levels="123", train=30, heldout=4, longest=100, drawn=True, operators=""))
+    chosen = subset(Choice(levels="123", train=30, heldout=4, longest=100, drawn=True, operators="any"))
     first = list(generate(0, 60))
     assert [each.problem for each in chosen.train] == [each.problem for each in first if each.split == "train"][:30]
     assert [each.problem for each in chosen.heldout] == [each.problem for each in first if each.split == "heldout"][:4]
@@ -33,11 +34,11 @@ def test_the_subset_begins_with_the_problems_whose_facts_are_recorded() -> None:
         )
     few = subset(Choice(train=3, heldout=0))
     assert {each.level for each in few.train} == {1}
-    assert all(set(each.chain) <= set(Choice().operators.split(",")) for each in few.train)
+    assert not any(OPERATORS[name].constants for each in few.train for name in each.chain)
 
 
 def test_what_is_taught_holds_every_problem_that_is_trained_on_and_none_that_is_held_out() -> None:
-    choice = Choice(levels="12", train=6, heldout=2, operators="")
+    choice = Choice(levels="12", train=6, heldout=2, operators="any")
     chosen = subset(choice)
     rows = list(conversations(chosen, choice, others=10, copies=3))
     names = Counter(row["module_name"] for row in rows)
@@ -48,7 +49,7 @@ def test_what_is_taught_holds_every_problem_that_is_trained_on_and_none_that_is_
 
 
 def test_a_folder_remembers_its_problems(tmp_path: Path) -> None:
-    choice = Choice(train=2, heldout=0, operators="")
+    choice = Choice(train=2, heldout=0, operators="any")
     assert not choice.is_of(tmp_path)
     chosen = subset(choice)
     chosen.write(tmp_path)
@@ -60,7 +61,7 @@ def test_a_folder_remembers_its_problems(tmp_path: Path) -> None:
 
 
 def test_kernels_are_listed_once_what_is_written_most_first_and_the_rest_of_the_family_last() -> None:
-    chosen = subset(Choice(train=1, heldout=1, operators=""))
+    chosen = subset(Choice(train=1, heldout=1, operators="any"))
     train, heldout = chosen.train[0], chosen.heldout[0].problem.hash
     fused = next(each.kernel.source for each in train.solutions if each.quality is Quality.FUSED)
     one = Counter({(train.problem.hash, fused): 3, (train.problem.hash, "rare"): 1, (heldout, "often"): 900})
@@ -78,7 +79,7 @@ def test_kernels_are_listed_once_what_is_written_most_first_and_the_rest_of_the_
 
 
 async def test_a_guess_is_what_a_solution_should_be_and_anything_else_is_wrong() -> None:
-    chosen = subset(Choice(train=1, heldout=0, operators=""))
+    chosen = subset(Choice(train=1, heldout=0, operators="any"))
     problem, judge = chosen.train[0].problem, Guess(chosen)
     for solution in chosen.train[0].solutions:
         assert solution.quality.agrees(await judge.evaluate(problem, solution.kernel))
