@@ -69,9 +69,9 @@ def main() -> None:
 @click.option("--drawn", is_flag=True, help="Draw the details of solutions: many more kernels can be written then.")
 @click.option("--train", default=20, show_default=True, help="Problems to be measured and trained on.")
 @click.option("--heldout", default=12, show_default=True, help="Problems to be measured and validated on.")
-@click.option("--others", default=300, show_default=True, help="Further problems in the conversations.")
+@click.option("--others", default=170, show_default=True, help="Further problems in the conversations.")
 @click.option(
-    "--copies", default=3, show_default=True, help="Conversations for each of these and those that are trained on."
+    "--copies", default=5, show_default=True, help="Conversations for each of these and those that are trained on."
 )
 @click.option("--size", default="0.9m", show_default=True, help="Size of the model.")
 @click.option("--epochs", default=5.0, show_default=True, help="Epochs of fine-tuning.")
