@@ -64,15 +64,13 @@ def main() -> None:
 @click.option("--levels", default="1", show_default=True, help="Levels of problems, as digits.")
 @click.option("--longest", default=3, show_default=True, help="Most operators of a chain.")
 @click.option(
-    "--operators", default="", help="What chains are made of, by comma, or `any`; default: all without constants."
+    "--operators", default="any", show_default=True, help="What chains are made of, by comma; `plain`: no constants."
 )
 @click.option("--drawn", is_flag=True, help="Draw the details of solutions: many more kernels can be written then.")
 @click.option("--train", default=20, show_default=True, help="Problems to be measured and trained on.")
-@click.option("--heldout", default=12, show_default=True, help="Problems to be measured and validated on.")
-@click.option("--others", default=170, show_default=True, help="Further problems in the conversations.")
-@click.option(
-    "--copies", default=5, show_default=True, help="Conversations for each of these and those that are trained on."
-)
+@click.option("--heldout", default=16, show_default=True, help="Problems to be measured and validated on.")
+@click.option("--others", default=2500, show_default=True, help="Further problems in the conversations.")
+@click.option("--copies", default=6, show_default=True, help="Conversations for each problem that is trained on.")
 @click.option("--size", default="0.9m", show_default=True, help="Size of the model.")
 @click.option("--epochs", default=5.0, show_default=True, help="Epochs of fine-tuning.")
 @click.option("--sft-device", default="auto", show_default=True, help="`auto` or `cpu`; with --plain as torch has it.")

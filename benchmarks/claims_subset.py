@@ -44,22 +44,24 @@ class Choice(NamedTuple):
     levels: str = "1"
     train: int = 20
     """Problems to be measured and trained on."""
-    heldout: int = 12
+    heldout: int = 16
     """Problems to be measured and validated on; nobody is taught their chains."""
     longest: int = 3
     """Most operators of a chain."""
     drawn: bool = False
     """Whether the details of solutions are drawn; if not, problem and quality decide on the kernel."""
 
-    operators: str = ""
-    """What chains are made of, by comma; nothing allows all that need no constant, `any` all."""
+    operators: str = "any"
+    """What chains are made of, by comma; `plain` allows all that need no constant, `any` all."""
 
     @property
     def exercises(self) -> Iterator[Exercise]:
         """All generated exercises that it chooses from, without end."""
         levels = [int(level) for level in self.levels]
         plain = (name for name, each in OPERATORS.items() if not each.constants and each.operand in (None, "y"))
-        named = self.operators.split(",") if self.operators else [*plain, *(each.name for each in REDUCTIONS)]
+        named = (
+            [*plain, *(each.name for each in REDUCTIONS)] if self.operators == "plain" else self.operators.split(",")
+        )
         operators = None if self.operators == "any" else frozenset(named)
         variety = Variety(drawn=self.drawn, longest=self.longest, operators=operators)
         # What is drawn is of the set of all levels, whose facts were recorded first (`curriculum_facts.py`).
@@ -142,7 +144,7 @@ def tempted(exercise: Exercise) -> Exercise:
 
 
 def conversations(chosen: Subset, choice: Choice, others: int, copies: int) -> Iterator[dict[str, Any]]:
-    """Give `copies` conversations about each problem that is trained on, and about each of `others` further ones."""
+    """Give `copies` conversations about each problem that is trained on, and one about each of `others` others."""
     templates = load_templates(TEMPLATES)
     taught: dict[str, Any] = {"seed": choice.seed, "mixture": MIXTURE, "forgets": FORGETS}
     yield from walks(chosen.train, templates, copies=copies, **taught)
@@ -152,4 +154,4 @@ def conversations(chosen: Subset, choice: Choice, others: int, copies: int) -> I
             return
         if exercise.split == "train" and exercise.problem.hash not in measured:
             others -= 1
-            yield from walks([tempted(exercise)], templates, copies=copies, **taught)
+            yield from walks([tempted(exercise)], templates, **taught)

@@ -32,7 +32,7 @@ def test_the_subset_begins_with_the_problems_whose_facts_are_recorded() -> None:
         assert extract_kernel(fenced(hurried.kernel.source, "python")) == hurried.kernel.model_copy(
             update={"name": "kernel"}
         )
-    few = subset(Choice(train=3, heldout=0))
+    few = subset(Choice(train=3, heldout=0, operators="plain"))
     assert {each.level for each in few.train} == {1}
     assert not any(OPERATORS[name].constants for each in few.train for name in each.chain)
 
