@@ -21,8 +21,10 @@ def children(pid: int) -> int:
     except OSError:
         return 0
     if user != os.getuid():
-        return sum(_owner(name) == user for name in os.listdir("/proc") if name.isdigit()) - 1
-    return max(sum_over_family(pid, lambda _: 1) - 1, 0)  # it may end meanwhile
+        family = sum(_owner(name) == user for name in os.listdir("/proc") if name.isdigit())
+    else:
+        family = sum_over_family(pid, lambda _: 1)
+    return max(family - 1, 0)  # it may have ended meanwhile
 
 
 def _owner(name: str) -> int:
