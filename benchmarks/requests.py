@@ -60,14 +60,9 @@ class Recorded(RemoteCandidate):
 class RecordedSpares(Spares):
     """Spares of that kind."""
 
-    def take(self) -> RemoteCandidate:
-        """Return a process that waits, or a new one."""
-        return self._ready.pop(0) if self._ready else Recorded(self.zygote, self.memory_bytes)
-
-    def fill(self) -> None:
-        """Fork as many as there are otherwise."""
-        while len(self._ready) < 2:
-            self._ready.append(Recorded(self.zygote, self.memory_bytes))
+    def make(self) -> RemoteCandidate:
+        """Fork one."""
+        return Recorded(self.zygote, self.memory_bytes)
 
 
 def evaluate(request: EvaluationRequest, environment: Environment, spares: Spares) -> tuple[dict[str, float], Rows]:

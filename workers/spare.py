@@ -16,11 +16,15 @@ class Spares:
         self.memory_bytes = memory_bytes
         self._ready: list[RemoteCandidate] = []
 
+    def make(self) -> RemoteCandidate:
+        """Fork one."""
+        return RemoteCandidate(self.zygote, self.memory_bytes)
+
     def take(self) -> RemoteCandidate:
         """Return the process that has waited longest, or a new one."""
-        return self._ready.pop(0) if self._ready else RemoteCandidate(self.zygote, self.memory_bytes)
+        return self._ready.pop(0) if self._ready else self.make()
 
     def fill(self) -> None:
         """Fork until there are enough; they get ready by themselves."""
         while len(self._ready) < SPARES:
-            self._ready.append(RemoteCandidate(self.zygote, self.memory_bytes))
+            self._ready.append(self.make())
