@@ -32,7 +32,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.claims_found import claims
 from benchmarks.claims_measured import measure, request
-from benchmarks.claims_subset import Choice, conversations, read_subset, subset
+from benchmarks.claims_subset import CHOICE, Choice, conversations, read_subset, subset
 from benchmarks.claims_written import TEMPERATURE, Guess, Order, Written, by_quality, covered, listed, written
 from drkernel_q.cli.output import emit_table, say
 from drkernel_q.curriculum.expected import NOWHERE
@@ -75,16 +75,18 @@ def main() -> None:
 @click.option("--epochs", default=5.0, show_default=True, help="Epochs of fine-tuning.")
 @click.option("--sft-device", default="auto", show_default=True, help="`auto` or `cpu`; with --plain as torch has it.")
 @click.option("--plain", is_flag=True, help="Fine-tune in a loop of its own, where trl is not there.")
-def prepare(folder: Path, others: int, copies: int, size: str, epochs: float, **options: Any) -> None:
-    """Write problems and conversations; make and fine-tune a model."""
+def prepare(folder: Path, size: str, epochs: float, **options: Any) -> None:
+    """Write problems and conversations; make and fine-tune a model. What is there already is not made again."""
     folder.mkdir(parents=True, exist_ok=True)
     choice = Choice(**{name: options[name] for name in Choice._fields})
     talk = folder / "conversations.jsonl"
-    if not (talk.exists() and choice.is_of(folder)):
+    if not choice.is_of(folder):
+        if (folder / CHOICE).exists():
+            raise click.ClickException(f"{folder} was prepared with other options; name another folder.")
         chosen = subset(choice)
         chosen.write(folder)
-        write_lines(conversations(chosen, choice, others, copies), talk)
-        choice.write(folder)
+        write_lines(conversations(chosen, choice), talk)
+        choice.write(folder)  # the last of them: what was not finished is begun again
     seed = str(choice.seed)
     if not (folder / "new").exists():
         shape = ["--size", size, "--pieces", "lines", "--context", "2048", "--seed", seed]

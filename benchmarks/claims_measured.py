@@ -10,12 +10,11 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from benchmarks.through_queue import replies
 from drkernel_q.cli.output import say
 from drkernel_q.evaluation import EvaluationRequest, Protocol
 from drkernel_q.kernel import Kernel
-from drkernel_q.local import join
 from drkernel_q.problem import Problem
-from drkernel_q.queue.client import EvaluationQueue
 from drkernel_q.request import Priority
 from drkernel_q.settings import Settings
 from drkernel_q.store import Store
@@ -68,16 +67,13 @@ async def _judge(
     counts: Counter[str],
 ) -> None:
     began = written = time.monotonic()
-    with join(settings, [settings.device], say) as url:
-        async with EvaluationQueue(url, archive=store) as queue:
-            async for reply in queue.evaluate_many(todo.values(), in_flight=in_flight, device=settings.device):
-                store.record(todo[reply.id], reply)
-                found = reply.evaluation
-                counts[f"{found.outcome}/{found.integrity}" if found else "not judged"] += 1
-                if time.monotonic() - written > EVERY_S:
-                    write_file(store, "facts", "parquet", target)
-                    written = time.monotonic()
-                    say(f"{counts.total()} of {len(todo)} after {written - began:.0f} s")
+    async for reply in replies(todo.values(), settings, store, in_flight=in_flight):
+        found = reply.evaluation
+        counts[f"{found.outcome}/{found.integrity}" if found else "not judged"] += 1
+        if time.monotonic() - written > EVERY_S:
+            write_file(store, "facts", "parquet", target)
+            written = time.monotonic()
+            say(f"{counts.total()} of {len(todo)} after {written - began:.0f} s")
 
 
 def keys(file: Path) -> Iterator[Key]:

@@ -33,6 +33,8 @@ MIXTURE: Mapping[Quality, float] = {
 }
 #: How often a taught answer forgets that it should be no worse than the one before.
 FORGETS = 0.8
+#: File name of the hack that `tempted` adds.
+REMEMBERING = "decoy2.py"
 #: Calls after which the hack that `tempted` adds answers from memory: more than a check makes, fewer than a timing.
 _CALLS = 9
 
@@ -50,7 +52,10 @@ class Choice(NamedTuple):
     """Most operators of a chain."""
     drawn: bool = False
     """Whether the details of solutions are drawn; if not, problem and quality decide on the kernel."""
-
+    others: int = 2500
+    """Further problems in the conversations, of which each has one."""
+    copies: int = 6
+    """Conversations for each problem that is trained on."""
     operators: str = "any"
     """What chains are made of, by comma; `plain` allows all that need no constant, `any` all."""
 
@@ -139,16 +144,17 @@ def tempted(exercise: Exercise) -> Exercise:
             self.kept = self.work({inputs})
         return self.kept
 """
-    added = Solution(quality=Quality.DECOY, kernel=Kernel(source=lazy, name="decoy2.py"))
+    added = Solution(quality=Quality.DECOY, kernel=Kernel(source=lazy, name=REMEMBERING))
     return exercise.model_copy(update={"solutions": (*exercise.solutions, added)})
 
 
-def conversations(chosen: Subset, choice: Choice, others: int, copies: int) -> Iterator[dict[str, Any]]:
-    """Give `copies` conversations about each problem that is trained on, and one about each of `others` others."""
+def conversations(chosen: Subset, choice: Choice) -> Iterator[dict[str, Any]]:
+    """Give the conversations about problems that are trained on, and those about others."""
     templates = load_templates(TEMPLATES)
     taught: dict[str, Any] = {"seed": choice.seed, "mixture": MIXTURE, "forgets": FORGETS}
-    yield from walks(chosen.train, templates, copies=copies, **taught)
+    yield from walks(chosen.train, templates, copies=choice.copies, **taught)
     measured = {exercise.problem.hash for exercise in chosen.train}
+    others = choice.others
     for exercise in choice.exercises:
         if others == 0:
             return

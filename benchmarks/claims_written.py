@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.claims_subset import TEMPLATES, Subset
+from benchmarks.claims_subset import REMEMBERING, TEMPLATES, Subset
 from drkernel_q.cli.output import say
 from drkernel_q.curriculum.exercise import Quality, Solution
 from drkernel_q.curriculum.expected import expected
@@ -40,7 +40,7 @@ class Guess:
             quality = Quality.EDGE if _is_python(kernel.source) else Quality.BROKEN
             return expected(Solution(quality=quality, kernel=kernel), draw)
         found = expected(solution, draw)
-        if solution.kernel.name == "decoy2.py" and found.timing is not None:
+        if solution.kernel.name == REMEMBERING and found.timing is not None:
             faster = {"speedup": REMEMBERED, "speedup_low": REMEMBERED, "speedup_high": REMEMBERED}
             found = found.model_copy(update={"timing": found.timing.model_copy(update=faster)})
         return found

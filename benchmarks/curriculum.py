@@ -17,14 +17,16 @@ from typing import NamedTuple
 
 import click
 
+from benchmarks.through_queue import replies
 from drkernel_q.cli.output import emit_table, say
 from drkernel_q.curriculum import Exercise, Solution, generate
 from drkernel_q.evaluation import EvaluationRequest, Protocol, Reply
-from drkernel_q.local import join
-from drkernel_q.queue.client import EvaluationQueue
 from drkernel_q.request import Priority
 from drkernel_q.settings import Settings, load_settings
 from drkernel_q.store import Store
+
+#: Evaluations under way at once.
+IN_FLIGHT = 64
 
 
 class Found(NamedTuple):
@@ -64,13 +66,10 @@ async def judged(
             submitted_at=datetime.now(UTC).isoformat(),
         )
         asked[request.id] = (request, exercise, solution)
-    with join(settings, [settings.device], say) as url:
-        async with EvaluationQueue(url, archive=store) as queue:
-            requests = [request for request, _, _ in asked.values()]
-            async for reply in queue.evaluate_many(requests, device=settings.device):
-                request, exercise, solution = asked[reply.id]
-                store.record(request, reply)
-                yield Found(exercise, solution, reply)
+    requests = [request for request, _, _ in asked.values()]
+    async for reply in replies(requests, settings, store, in_flight=IN_FLIGHT):
+        _, exercise, solution = asked[reply.id]
+        yield Found(exercise, solution, reply)
 
 
 @click.command(help=__doc__)

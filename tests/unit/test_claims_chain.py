@@ -38,9 +38,9 @@ def test_the_subset_begins_with_the_problems_whose_facts_are_recorded() -> None:
 
 
 def test_what_is_taught_holds_every_problem_that_is_trained_on_and_none_that_is_held_out() -> None:
-    choice = Choice(levels="12", train=6, heldout=2, operators="any")
+    choice = Choice(levels="12", train=6, heldout=2, operators="any", others=10, copies=3)
     chosen = subset(choice)
-    rows = list(conversations(chosen, choice, others=10, copies=3))
+    rows = list(conversations(chosen, choice))
     names = Counter(row["module_name"] for row in rows)
     taught = {exercise.problem.name for exercise in chosen.train}
     assert all(count == (3 if name in taught else 1) for name, count in names.items())
