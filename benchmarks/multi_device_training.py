@@ -6,26 +6,25 @@ kernels by heart, writes them on the first device, and has them judged on the se
 """
 
 import asyncio
-import itertools
 import json
-import random
 import subprocess
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 
 from benchmarks.host_load import HostLoad
 from benchmarks.multi_device_found import LOSS_TOLERANCE, Line, largest_difference
 from benchmarks.multi_device_site import Order, Site
-from drkernel_q.curriculum.exercise import Exercise, Quality
+from drkernel_q.curriculum.conversation import walks
+from drkernel_q.curriculum.exercise import Quality
 from drkernel_q.curriculum.generate import generate
-from drkernel_q.prompt import fenced, first_turn, load_templates
+from drkernel_q.prompt import load_templates
 from drkernel_q.settings import load_settings
 from drkernel_q.store import Store
+from drkernel_q.store.export import write_lines
 
 FACTS = Path(__file__).parent / "facts" / "h200.parquet"
 #: NVLink multicast stays off in everything that might use it.
@@ -187,22 +186,15 @@ def teach_by_heart(folder: Path, order: Order) -> float:
     for number, exercise in enumerate(exercises):
         (folder / "problems" / f"p{number}.py").write_text(exercise.problem.source, encoding="utf-8")
     talk = folder / "conversations.jsonl"
-    talk.write_text("".join(json.dumps(row) + "\n" for row in conversations(exercises)), encoding="utf-8")
+    templates = load_templates("compact")
+    rows = (row for quality in TAUGHT for row in walks(exercises, templates, turns=1, mixture={quality: 1.0}))
+    write_lines(rows, talk)
     texts = [json.loads(text)["messages"][-1]["content"] for text in talk.read_text().splitlines()]
     make_model(folder / "new", "0.9m", texts, context_tokens=2048, pieces="lines")
     device = "cpu" if order.kind == "cpu" else order.devices[0]
     teach(folder / "new", talk, folder / "model", epochs=epochs, batch=len(TAUGHT) * few, seed=0, device=device)
     lines = (folder / "metrics.jsonl").read_text().splitlines()
     return round(float(json.loads(lines[-1])["loss"]), 4)
-
-
-def conversations(exercises: Sequence[Exercise]) -> Iterator[dict[str, Any]]:
-    """Ask for each problem several times, and answer by kernels of different quality."""
-    templates = load_templates("compact")
-    for exercise, quality in itertools.product(exercises, TAUGHT):
-        solution = random.Random(0).choice([each for each in exercise.solutions if each.quality is quality])
-        answer = {"role": "assistant", "content": fenced(solution.kernel.source, "python")}
-        yield {"messages": [*(each.model_dump() for each in first_turn(exercise.problem, templates)), answer]}
 
 
 def judged_on(run: str) -> Counter[str]:

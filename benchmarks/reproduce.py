@@ -69,9 +69,9 @@ def run(step: Step, device: str, out: Path, left_s: float) -> dict[str, object]:
     """Run one step and return what is noted of it."""
     command, start = filled(step, device, out, left_s), time.monotonic()
     with (out / f"{step.name}.log").open("w") as log:
-        # Tests and commands that find a device by themselves find this one.
-        shown = device.partition(":")[2] if "DEVICE" not in step.command else os.environ.get("CUDA_VISIBLE_DEVICES")
-        environment = os.environ | ({"CUDA_VISIBLE_DEVICES": shown} if shown else {})
+        environment = dict(os.environ)
+        if "DEVICE" not in step.command:  # it finds a device by itself, and is to find this one
+            environment["CUDA_VISIBLE_DEVICES"] = device.partition(":")[2]
         with subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment) as process:
             try:
                 code = process.wait(min(step.seconds, left_s))

@@ -16,8 +16,6 @@ from policy.shape import new_shape
 DEFAULT_PRESET = "tiny"
 CONFIG = "config.toml"
 _GIB = 2**30
-
-
 #: Ranks that a dry run estimates memory for, where weights are sharded.
 RANKS = (1, 2, 4, 8)
 
