@@ -275,7 +275,7 @@ async def test_a_quiet_client_and_worker_stay_connected(broker: Broker, start_wo
     start_worker(broker)
     async with EvaluationQueue(broker.url, patience=LEAVE_IT_TO_CELERY) as queue:
         await queue.evaluate(echo_request())
-        await asyncio.sleep(6.5)
+        await asyncio.sleep(9)
         assert (await queue.evaluate(echo_request("awake"))).stdout == "awake"
 
 
