@@ -54,15 +54,17 @@ class Browser:
         os.close(self._to)
         os.close(self._from)
 
-    def open(self, url: str, *, width: int = 1400, height: int = 1300, dark: bool = False) -> None:
-        """Load a page anew, as a reader who prefers light or dark colours."""
+    def open(self, url: str, *, width: int = 1400, height: int = 1300, dark: bool = False, first: str = "") -> None:
+        """Load a page anew, as a reader who prefers light or dark colours; `first` is run before its own scripts."""
         self.events.clear()
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self._ask("Emulation.setEmulatedMedia", features=scheme)
         self._ask("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
         self._ask("Page.navigate", url="about:blank")
+        added = self._ask("Page.addScriptToEvaluateOnNewDocument", source=first)["identifier"]
         self._ask("Page.navigate", url=url)
         self.wait("document.readyState === 'complete' && location.href !== 'about:blank'")
+        self._ask("Page.removeScriptToEvaluateOnNewDocument", identifier=added)
 
     def run(self, script: str) -> Any:
         """Evaluate an expression of JavaScript."""

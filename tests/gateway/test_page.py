@@ -104,9 +104,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 @pytest.fixture
 def page(browser: Browser, served: Served) -> Browser:
     """The page with a token, after its first look at everything."""
-    browser.open(served.url)
-    browser.run(f"sessionStorage.setItem('drkq-token', {TOKEN!r})")
-    browser.open(f"{served.url}/?{os.urandom(4).hex()}")
+    browser.open(f"{served.url}/?{os.urandom(4).hex()}", first=f"sessionStorage.setItem('drkq-token', {TOKEN!r})")
     browser.wait("document.getElementById('pulse').textContent === 'live'")
     browser.wait("document.querySelector('#trajectory details')")
     return browser
