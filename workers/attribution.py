@@ -134,3 +134,10 @@ def _code_of_others(row: Row) -> Origin | None:
     if path.startswith(_TORCH_CODE):
         return Origin.TORCH
     return Origin.LIBRARY if path.startswith(_LIBRARY_CODE) else None
+
+
+def own_names(profile: Profile) -> tuple[str, ...] | None:
+    """Name the kernels of the candidate's that ran; None where that was not recorded as a whole."""
+    if profile.profile_ratio is None:
+        return None
+    return tuple(sorted({row.name for row in profile.kernels if row.origin is Origin.CANDIDATE}))

@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -143,7 +144,7 @@ class Auditor:
         """Run the reference in its own precision and in fp64."""
         expected = self.expected = self.reference.expected(self.draws[0])
         # For many comparisons: no less precise class of products explains what they find, and looking takes long.
-        self.strict = expected._replace(accepts=())
+        self.strict = replace(expected, accepts=())
         pairs = list(zip(expected.working, expected.exact, strict=True))
         errors = [distance(exact, working) for working, exact in pairs if exact is not None and is_real(working)]
         if len(errors) < sum(is_real(working) for working, _ in pairs):
@@ -188,7 +189,7 @@ class Auditor:
         same = len(first) == len(second) and all(map(integrity.same_bits, first, second))
         self.facts |= {"random": is_random, "deterministic": same}
         # Without fp64, whose errors hold the randomness too, a call must come within rounding of another.
-        alone = self.strict._replace(exact=[None] * len(first))
+        alone = replace(self.strict, exact=[None] * len(first))
         self.facts["repeatable"] = self._passes(self._run(self.draws[0]) if is_random else second, alone)
 
     def _start_memory(self) -> int | None:

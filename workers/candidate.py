@@ -32,6 +32,7 @@ from workers.shared import TensorSpec, flatten, layout, specs_from, unflatten
 from workers.state import Guard
 from workers.stopwatch import Job, Stopwatch
 from workers.text import Text
+from workers.warm import warm_up
 from workers.wire import Channel, WireClosed, close_all
 from workers.witness import ender, speaker
 
@@ -71,6 +72,7 @@ class Harness:
         self.launches: list[Any] = []
         self.loads = record_loads(device, self.text)
         self.write = os.write
+        warm_up(device, self.stopwatch)
         self.sync: Callable[[], None] = torch._C._cuda_synchronize if device == "cuda" else lambda: None
         self.query: Callable[[], object] = torch.cuda.current_stream().query if device == "cuda" else lambda: True
         self.outside = Outside()

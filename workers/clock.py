@@ -99,6 +99,19 @@ class Clock(NamedTuple):
     """What was measured."""
 
 
+def _calls(candidate: Bursting, device: str, call_ms: float) -> int:
+    return max(min(BURST[device], candidate.most_calls, int(SHORT_MS / call_ms)), SHORTEST_BURST)
+
+
+def warm_up(candidate: Bursting, device: str, call_ms: float) -> None:
+    """Make a burst that is not read: memory that outputs have never lain in is slow to get.
+
+    A call takes about `call_ms`. Without room for a burst there is none.
+    """
+    if candidate.most_calls >= SHORTEST_BURST:
+        candidate.burst(_calls(candidate, device, call_ms))
+
+
 def read_clock(candidate: Bursting, empty: Bursting, device: str, claimed_ms: float) -> Clock:
     """Time one candidate call by the judge's clock.
 
@@ -108,9 +121,8 @@ def read_clock(candidate: Bursting, empty: Bursting, device: str, claimed_ms: fl
     Marks could be set wrongly, and a candidate that dawdles in short bursts makes the slope small. It cannot make a
     burst shorter than its work, so the longest ones are shared out among their calls too, less what a request may cost.
     """
-    many = max(min(BURST[device], candidate.most_calls, int(SHORT_MS / claimed_ms)), SHORTEST_BURST)
+    many = _calls(candidate, device, claimed_ms)
     lengths = (many,) if device == "cuda" else (many, many // 3)
-    candidate.burst(many)  # memory that outputs have never lain in is slow to get
     paces = [
         (name, calls, side.burst(calls))
         for _ in range(BURSTS[device])

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from drkernel_q.correctness import Precision
 from workers.arithmetic import ROUNDINGS, Rounding, truncated
-from workers.measure import Expected, anchor_of, chunks_of, finite, measure, row_scale, rows_of
+from workers.measure import Expected, chunks_of, finite, measure, rows_of
 
 #: Relative L2 error from which on no class is tried: 100 products one after the other in bf16 are at 0.025.
 HOPELESS = 0.25
@@ -70,12 +70,12 @@ def _bound(
     expected: Expected, outputs: Sequence[Tensor], runs: Sequence[Sequence[Tensor]], number: int, precision: Precision
 ) -> float | None:
     """Return the largest error that is allowed to an output which one of the rounded runs explains."""
-    working, output, versions = expected.working[number], outputs[number], [run[number] for run in runs]
-    anchor = anchor_of(working, expected.exact[number])
+    output, versions, ruler = outputs[number], [run[number] for run in runs], expected.rulers[number]
+    assert ruler is not None
+    anchor, scale, plain = ruler
     if not all(bool(torch.isfinite(version[torch.isfinite(anchor)]).all()) for version in versions):
         return None
-    scale = row_scale(anchor)
-    plain, own = measure(anchor, working, scale), measure(anchor, output, scale)
+    own = measure(anchor, output, scale)
     rounded = [measure(anchor, version, scale) for version in versions]
     if rounded[0].relative_l2 < _LEAST_LOSS * plain.relative_l2:
         return None

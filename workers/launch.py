@@ -140,7 +140,8 @@ class Launcher:
             with _Computing(seen.within):
                 kernel = run(function, *args, **kwargs)
             for old, tensor in zip(before, floats, strict=True):
-                seen.written.extend(_disturb_as_a_whole(old, tensor) if isinstance(old, int) else _disturb(old, tensor))
+                moved = move_all_written(old, tensor) if isinstance(old, int) else move_written(old, tensor)
+                seen.written.extend(moved)
             return kernel
 
         with self._instead(disturb):
@@ -187,7 +188,7 @@ def _name_of(kernel: Any, function: Any) -> str:
     return str.__str__(name)
 
 
-def _disturb(old: torch.Tensor, tensor: torch.Tensor) -> list[int]:
+def move_written(old: torch.Tensor, tensor: torch.Tensor) -> list[int]:
     """Change what differs from `old`; return its checksum, if anything does."""
     written = (tensor != old) & torch.isfinite(tensor)
     if not bool(written.any()):
@@ -197,7 +198,7 @@ def _disturb(old: torch.Tensor, tensor: torch.Tensor) -> list[int]:
     return [summed]
 
 
-def _disturb_as_a_whole(old: int, tensor: torch.Tensor) -> list[int]:
+def move_all_written(old: int, tensor: torch.Tensor) -> list[int]:
     """Do the same to all of a tensor that is too large for a copy, if it is not what it was."""
     summed = checksum(tensor)
     if summed == old:

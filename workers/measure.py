@@ -4,8 +4,10 @@ With y64 the reference in fp64, an error is |y - y64| / s, where s is the RMS of
 `ROW_FLOOR` of the whole tensor's.
 """
 
+import functools
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -23,7 +25,29 @@ SAMPLE = 2**21
 _FAR = 8.0
 
 
-class Expected(NamedTuple):
+class Errors(NamedTuple):
+    """Error of one output: of one side against fp64."""
+
+    quantile: float
+    maximum: float
+    relative_l2: float
+    worst: int
+    """Flat index of the largest error."""
+
+
+class Ruler(NamedTuple):
+    """What errors of one output are measured with."""
+
+    anchor: Tensor
+    """What is right (`anchor_of`)."""
+    scale: Tensor
+    """Of each row, shape (rows, 1)."""
+    own: Errors
+    """The reference's own errors."""
+
+
+@dataclass(frozen=True)
+class Expected:
     """What the reference gave for one trial."""
 
     skeleton: Any
@@ -38,21 +62,37 @@ class Expected(NamedTuple):
     accepts: tuple[Precision, ...] = ()
     """Less precise classes whose errors are taken for right, the most precise first."""
 
+    @functools.cached_property
+    def rulers(self) -> list[Ruler | None]:
+        """Rulers of all outputs, complex ones as pairs of real numbers; none of outputs that are counted or empty."""
+        return list(map(_ruler_of, self.working, self.exact))
+
+    def is_anchored(self, number: int) -> bool:
+        """Whether fp64 says of this output, of real numbers, what is right."""
+        is_real = self.working[number].is_floating_point() and self.working[number].numel() > 0
+        return is_real and self.exact[number] is not None
+
 
 def outline(expected: Expected) -> Expected:
     """Keep the structure, shapes and dtypes of what is expected, without the memory of its values."""
     shapes = [torch.empty_like(tensor, device="meta") for tensor in expected.working]
-    return expected._replace(working=shapes, exact=[None] * len(shapes), rerun=None, accepts=())
+    return replace(expected, working=shapes, exact=[None] * len(shapes), rerun=None, accepts=())
 
 
-class Errors(NamedTuple):
-    """Error of one output: of one side against fp64."""
+def comparable(tensor: Tensor) -> Tensor:
+    """Widen fp8, in which torch computes nothing; complex numbers become pairs of real ones."""
+    if tensor.is_complex():
+        return torch.view_as_real(tensor)
+    return tensor.float() if tensor.is_floating_point() and tensor.dtype.itemsize == 1 else tensor
 
-    quantile: float
-    maximum: float
-    relative_l2: float
-    worst: int
-    """Flat index of the largest error."""
+
+def _ruler_of(working: Tensor, exact: Tensor | None) -> Ruler | None:
+    if not (working.is_floating_point() or working.is_complex()) or not working.numel():
+        return None
+    working, exact = comparable(working), None if exact is None else comparable(exact)
+    anchor = anchor_of(working, exact)
+    scale = row_scale(anchor)
+    return Ruler(anchor, scale, measure(anchor, working, scale))
 
 
 def anchor_of(working: Tensor, exact: Tensor | None) -> Tensor:
@@ -66,34 +106,57 @@ def anchor_of(working: Tensor, exact: Tensor | None) -> Tensor:
 def row_scale(anchor: Tensor) -> Tensor:
     """Return s for every row, as fp64 of shape (rows, 1)."""
     rows = rows_of(anchor)
-    squares = torch.cat([finite(part).square().mean(dim=1) for _, part in chunks_of(rows)])
+    norms = torch.cat([_row_norms(part) for _, part in chunks_of(rows)])
+    squares = norms.square() / rows.shape[1]
     whole = squares.mean().sqrt()
     return squares.sqrt().clamp_min(max(float(whole) * ROW_FLOOR, 1e-30)).unsqueeze(1)
 
 
+def _row_norms(rows: Tensor) -> Tensor:
+    norms: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+    if not bool(norms.isfinite().all()):
+        norms = torch.linalg.vector_norm(finite(rows), dim=1)
+    return norms
+
+
 def measure(anchor: Tensor, other: Tensor, scale: Tensor) -> Errors:
     """Measure |other - anchor| / scale and the relative L2 error, in fp64, a chunk of rows at a time."""
-    anchor_rows, other_rows = rows_of(anchor), rows_of(other)
+    anchor_rows, other_rows = rows_of(anchor), rows_of(comparable(other))
     difference = norm = maximum = 0.0
     worst = 0
     kept: list[Tensor] = []
     share = min(1.0, SAMPLE / max(anchor.numel(), 1))
     for start, part in chunks_of(anchor_rows):
-        exact = finite(part)
-        error = (finite(other_rows[start : start + len(part)]) - exact).abs_()
-        difference += float(error.square().sum())
-        norm += float(exact.square().sum())
-        error /= scale[start : start + len(part)]
-        flat = error.flatten()
-        top = int(flat.argmax())
-        if float(flat[top]) > maximum:
-            maximum, worst = float(flat[top]), start * anchor_rows.shape[1] + top
+        here = slice(start, start + len(part))
+        flat, squares, exact_squares, largest, top = _errors(part.double(), other_rows[here], scale[here])
+        difference += squares
+        norm += exact_squares
+        if largest > maximum:
+            maximum, worst = largest, start * anchor_rows.shape[1] + top
         picks = max(int(len(flat) * share), 1)
         kept.append(flat if share >= 1.0 else flat[torch.randint(len(flat), (picks,), device=flat.device)])
     sample = torch.cat(kept)
     above = len(sample) - math.ceil(QUANTILE * len(sample))
     quantile = float(sample.topk(above + 1, sorted=False).values.min())  # kthvalue keeps one multiprocessor busy
     return Errors(quantile, maximum, math.sqrt(difference / norm) if norm > 0 else float(difference > 0), worst)
+
+
+def _errors(exact: Tensor, other: Tensor, scale: Tensor) -> tuple[Tensor, float, float, float, int]:
+    """Return the errors of a piece by its scale, sums of squares of error and `exact`, and largest with its place.
+
+    Each is a pass over memory and no more, and all are waited for together.
+    """
+    error = other - exact
+    norms = [torch.linalg.vector_norm(each) for each in (error, exact)]
+    flat = error.div_(scale).abs_().flatten()
+    largest, top = flat.max(dim=0)
+    found = torch.stack([*norms, largest, top.double()]).tolist()
+    if not all(map(math.isfinite, found)):
+        wide = other.double()
+        clean, clean_exact = finite(wide), finite(exact)
+        if not (torch.equal(clean, wide) and torch.equal(clean_exact, exact)):  # and no overflow of finite ones
+            return _errors(clean_exact, clean, scale)
+    return flat, found[0] ** 2, found[1] ** 2, found[2], int(found[3])
 
 
 def is_as_exact(expected: Expected, usual: Expected) -> bool:
@@ -112,27 +175,31 @@ def can_tell(expected: Expected, fine: Precision, coarse: Precision) -> bool:
     runs = [expected.rerun(ROUNDINGS[each][0]) if expected.rerun else None for each in (fine, coarse)]
     if None in runs:
         return False
-    for exact, *sides in zip(expected.exact, *(run or [] for run in runs), strict=True):
-        if exact is not None and exact.is_floating_point():
-            less, more = (measure(exact, side, row_scale(exact)).relative_l2 for side in sides)
+    for number, sides in enumerate(zip(*(run or [] for run in runs), strict=True)):
+        if expected.is_anchored(number):
+            less, more = (_errors_of(expected, number, side).relative_l2 for side in sides)
             if more > _FAR * less:
                 return True
     return False
 
 
 def _as_exact(outputs: list[Tensor], expected: Expected, usual_outputs: list[Tensor], usual: Expected) -> bool:
-    for output, exact, usual_output, usual_exact in zip(
-        outputs, expected.exact, usual_outputs, usual.exact, strict=True
-    ):
-        if not (output.is_floating_point() and output.numel()) or exact is None or usual_exact is None:
+    for number, (output, usual_output) in enumerate(zip(outputs, usual_outputs, strict=True)):
+        if not (expected.is_anchored(number) and usual.is_anchored(number)):
             continue
         if _is_finite(usual_output) and not _is_finite(output):
             return False
-        here = measure(exact, output, row_scale(exact))
-        usually = measure(usual_exact, usual_output, row_scale(usual_exact))
+        here, usually = _errors_of(expected, number, output), _errors_of(usual, number, usual_output)
         if here.quantile > 4 * usually.quantile or here.maximum > 4 * usually.maximum:
             return False
     return True
+
+
+def _errors_of(expected: Expected, number: int, output: Tensor) -> Errors:
+    """Measure one output of the reference's, or of a rounded run of it."""
+    ruler = expected.rulers[number]
+    assert ruler is not None
+    return ruler.own if output is expected.working[number] else measure(ruler.anchor, output, ruler.scale)
 
 
 def _is_finite(tensor: Tensor) -> bool:

@@ -8,6 +8,7 @@ from drkernel_q.artefact import ProfileRow
 from drkernel_q.evaluation import Protocol, Stage
 from drkernel_q.problem import Problem
 from workers import baseline, profiling, timing, trial
+from workers.attribution import own_names
 from workers.baseline import Field, Remembered
 from workers.facts import Facts
 from workers.reference import Reference
@@ -117,9 +118,7 @@ class Performance:
         facts.profile = examination.profile
         facts.numbers["profiled_launches"] = examination.launches
         facts.raw["profile"] = [ProfileRow(**row._asdict()) for row in examination.rows]
-        facts.hack_check.modes = profiling.look_at_modes(
-            self.candidate, self.protocol, facts.profile, facts.hack_check.modes
-        )
+        facts.hack_check.add_kernels(self.protocol.mode, own_names(facts.profile))
 
     def _compare_processes(self) -> None:
         """Hold what the timed process did against what the checked one did."""

@@ -1,23 +1,50 @@
 """Poison: what lies in free memory before a call, so that nobody finds old results there."""
 
+import bisect
 import itertools
+import secrets
 
 import torch
+from torch import Tensor
 
 #: Memory up to this size is poisoned in more pieces: the allocator keeps small blocks apart, bytes.
 SMALL_BYTES = 2**20
 #: Most free memory of torch's allocator that is filled before a call, blocks and bytes.
 MAX_BLOCKS, MAX_POOL_BYTES = 256, 2 * 2**30
+#: Every so many bytes there is one that is zero.
+_GAPS = range(41, 90)
 
 
 def poison(device: str, sizes: list[int], pattern: int) -> None:
     """Leave a pattern in memory that the allocator will hand out next, so that nobody finds old results there."""
-    wanted = [size for size in sizes if size for _ in range(4 if size <= SMALL_BYTES else 2)] + _free_blocks(device)
-    blocks = [torch.empty(size, dtype=torch.uint8, device=device).fill_(pattern) for size in wanted]
-    for block in blocks:  # not so uniform that a look at a few bytes would tell
-        block[torch.randint(block.numel(), (block.numel() // 64 + 1,), device=device)] = 0
-        block[:64] = block[-64:] = 0
+    free = _free_blocks(device)
+    blocks = [_filled(size, pattern, device) for size in [*free, *_lacking(sizes, free)]]
     blocks.clear()
+
+
+def _filled(size: int, pattern: int, device: str) -> Tensor:
+    """Fill a new block, not so uniformly that a look at a few bytes would tell."""
+    block = torch.empty(size, dtype=torch.uint8, device=device).fill_(pattern)
+    step = secrets.choice(_GAPS)
+    block[secrets.randbelow(step) :: step] = 0
+    block[:64] = block[-64:] = 0
+    return block
+
+
+def _lacking(sizes: list[int], free: list[int]) -> list[int]:
+    """List what outputs of these sizes may need beyond the free blocks, the smallest that fits taken for each.
+
+    More would be free afterwards, and filled in the next call, and so on from call to call.
+    """
+    there, lacking = sorted(free), list[int]()
+    wanted = [size for size in sizes if size for _ in range(4 if size <= SMALL_BYTES else 2)]
+    for size in sorted(wanted, reverse=True):
+        place = bisect.bisect_left(there, size)
+        if place < len(there):
+            del there[place]
+        else:
+            lacking.append(size)
+    return lacking
 
 
 def _free_blocks(device: str) -> list[int]:

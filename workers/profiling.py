@@ -7,16 +7,13 @@ both ends, a kernel for each launch), to hold as many calls as were asked for, a
 import secrets
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from statistics import median
 from typing import NamedTuple
 
 from drkernel_q.evaluation import Protocol
-from drkernel_q.observation import Mode, ModeCall
 from drkernel_q.profile import Origin, Profile
 from workers.answer import Answer
 from workers.attribution import MAX_NAME, Identity, attribute
-from workers.claim import CandidateFailed
 from workers.profiler import Profiler
 from workers.recording import Recording
 from workers.reference import Reference
@@ -129,32 +126,4 @@ def _own(candidate: CandidateSide, recording: Recording, protocol: Protocol) -> 
     if candidate.reference.device == "cpu":
         # All names since its first call, as of what was compiled: whatever is replayed was launched once.
         return frozenset(Identity(name) for answer in candidate.calls for name in answer.own_names)
-    return recording.compiled if protocol.backend == "triton" else recording.compiled | recording.built
-
-
-def look_at_modes(
-    candidate: CandidateSide, protocol: Protocol, profile: Profile, modes: Mapping[Mode, ModeCall]
-) -> dict[Mode, ModeCall]:
-    """Add to what ran in `train()` and in `eval()` the own kernels that took device time, by a call in the other one.
-
-    The CPU device has no kernels but those that were launched.
-    """
-    reference = candidate.reference
-    found = {protocol.mode: _names(profile)}
-    if reference.device == "cuda" and len(modes) > 1:
-        inputs = reference.inputs(candidate.seeds["timed"][-1])
-        candidate.session.start_profile()
-        with suppress(CandidateFailed):
-            candidate.session.call(inputs, reference.expected(inputs), train=not reference.train)
-        other = next(mode for mode in modes if mode != protocol.mode)
-        if not candidate.session.remote.is_lost:
-            recording = candidate.session.stop_profile()
-            found[other] = _names(attribute(recording.trace, _own(candidate, recording, protocol), 1))
-    return {mode: call.model_copy(update={"on_device": found.get(mode)}) for mode, call in modes.items()}
-
-
-def _names(profile: Profile) -> tuple[str, ...] | None:
-    """Name the kernels of the candidate's that ran; None where that was not recorded as a whole."""
-    if profile.profile_ratio is None:
-        return None
-    return tuple(sorted({row.name for row in profile.kernels if row.origin is Origin.CANDIDATE}))
+    return recording.own(protocol.backend)

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -293,4 +294,4 @@ def _close(segment: Segment | None) -> None:
 
 
 def _flat(expected: Expected) -> Expected:
-    return expected._replace(skeleton=flatten(list(expected.working), []))
+    return replace(expected, skeleton=flatten(list(expected.working), []))

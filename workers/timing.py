@@ -5,6 +5,7 @@ the other, in turning order, on inputs that were drawn for each call; outputs of
 compared with the reference.
 """
 
+import itertools
 import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -87,7 +88,9 @@ def line_up(candidate: CandidateSide, versions: Sequence[Version]) -> Lineup:
     stopwatch = Stopwatch(device)
     references = {version: ReferenceSide(candidate.reference, version, stopwatch) for version in versions}
     sides: list[Side] = [*references.values(), candidate]
-    seconds_a_round = sum(_warm_up(side, device) for side in sides)
+    rounds = [_warm_up(side, device) for side in sides]
+    clock.warm_up(candidate, device, rounds[-1].milliseconds)
+    seconds_a_round = sum(each.seconds for each in rounds)
     return Lineup(candidate, references, stopwatch, seconds_a_round, time.perf_counter() - start)
 
 
@@ -152,17 +155,25 @@ def time_alone(reference: Reference, version: Version) -> float:
     return float(np.median([side.timed() for _ in range(ALONE_CALLS)]))
 
 
-def _warm_up(side: Side, device: str) -> float:
-    """Call until warm; return the wall seconds of the last call by the judge's clock."""
-    start = time.perf_counter()
-    calls = 0
-    seconds = 0.0
-    while calls < WARM_UP_CALLS[device] or time.perf_counter() - start < WARM_UP_S[device]:
-        before = time.perf_counter()
-        side.timed()
-        seconds = time.perf_counter() - before
-        calls += 1
-    return seconds
+class Call(NamedTuple):
+    """One timed call."""
+
+    milliseconds: float
+    """What it took by itself."""
+    seconds: float
+    """What it took by the judge's clock, with all that surrounds it."""
+
+
+def _warm_up(side: Side, device: str) -> Call:
+    """Call until warm; return the last call."""
+    start = before = time.perf_counter()
+    for calls in itertools.count(1):
+        milliseconds = side.timed()
+        now = time.perf_counter()
+        if calls >= WARM_UP_CALLS[device] and now - start >= WARM_UP_S[device]:
+            return Call(milliseconds, now - before)
+        before = now
+    raise AssertionError("unreachable")
 
 
 def _run_block(side: Side, settle: int, calls: int) -> list[float]:

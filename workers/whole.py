@@ -32,6 +32,8 @@ DENSITIES = (0.67, 0.25, 0.06, 0.015, 0.004)
 EDGE = 16
 #: Units that an output may have.
 _POWERS = tuple(2.0**-power for power in range(13))
+#: Elements that are looked at first.
+_FEW = 4096
 #: How many units the largest number on the way may have, by the narrowest dtype of a tensor.
 MOST_UNITS = {torch.float32: 2.0**16, torch.float64: 2.0**16, torch.float16: 2.0**10, torch.bfloat16: 2.0**7}
 
@@ -148,8 +150,14 @@ def _units(expected: Expected) -> list[float] | None:
     exact = [each for each in expected.exact if each is not None and each.is_floating_point()]
     if len(exact) < len(expected.working):
         return None
-    units = [next((unit for unit in _POWERS if bool((each / unit).frac().eq(0).all())), 0.0) for each in exact]
-    return units if all(units) else None
+    some = [each.flatten()[:_FEW] for each in exact]  # what is no multiple of the smallest one is soon seen
+    if not all(_is_multiple(each, _POWERS[-1]) for each in (*some, *exact)):
+        return None
+    return [next(unit for unit in _POWERS if _is_multiple(each, unit)) for each in exact]
+
+
+def _is_multiple(exact: Tensor, unit: float) -> bool:
+    return bool((exact / unit).frac().eq(0).all())
 
 
 def _tells(exact: Tensor) -> bool:

@@ -17,6 +17,7 @@ from workers.clock import (
     Pace,
     read_clock,
     read_until_agreed,
+    warm_up,
 )
 from workers.measure import Expected
 from workers.stopwatch import Stopwatch
@@ -101,12 +102,27 @@ def test_the_clock_is_read_until_it_agrees(claimed_ms: float, readings: int) -> 
     clock = read_until_agreed(candidate, Stopwatch("cpu"), "cpu", claimed_ms)
     assert clock is not None
     assert clock.call_ms == pytest.approx(5000.0, abs=500.0)
-    assert candidate.made == readings * (1 + 2 * BURSTS["cpu"])
+    assert candidate.made == readings * 2 * BURSTS["cpu"]
+
+
+def test_a_burst_goes_before_the_clock_is_read() -> None:
+    lengths = []
+
+    class Counted(Bursts):
+        def burst(self, calls: int) -> Pace:
+            lengths.append(calls)
+            return super().burst(calls)
+
+    for device, call_ms in (("cuda", 1.0), ("cuda", 40.0), ("cpu", 1.0)):
+        warm_up(Counted(call_ms), device, call_ms)
+    assert lengths == [20, 7, 6]
 
 
 def test_without_room_for_bursts_there_is_no_clock() -> None:
     candidate = Bursts(1.0)
     candidate.most_calls = 2
+    warm_up(candidate, "cpu", 1.0)
+    assert candidate.made == 0
     assert read_until_agreed(candidate, Stopwatch("cpu"), "cpu", 1.0) is None
 
 

@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -274,9 +275,9 @@ def test_only_accepted_classes_count() -> None:
     expected = expect(torch.matmul, a, b)
     output = [BRAIN(a) @ BRAIN(b)]
     for accepts in ((), (Precision.TF32,), (Precision.TF32, Precision.FP16)):
-        assert compare(expected._replace(accepts=accepts), output).outcome is Outcome.WRONG_VALUE
-    assert compare(expected._replace(rerun=None), output).outcome is Outcome.WRONG_VALUE
-    assert compare(expected._replace(rerun=lambda _: None), output).outcome is Outcome.WRONG_VALUE
+        assert compare(replace(expected, accepts=accepts), output).outcome is Outcome.WRONG_VALUE
+    assert compare(replace(expected, rerun=None), output).outcome is Outcome.WRONG_VALUE
+    assert compare(replace(expected, rerun=lambda _: None), output).outcome is Outcome.WRONG_VALUE
 
 
 def test_outputs_that_are_not_fp32_have_no_lower_class() -> None:
@@ -356,8 +357,8 @@ def test_probes_ask_a_class_for_no_more_than_it_can_do() -> None:
     a, b = _draw((64, 256), (256, 96))
     usual = expect(torch.matmul, a, b)
     overflowing = expect(torch.matmul, a * 1e5, b * 1e5)
-    assert is_as_exact(overflowing._replace(accepts=()), usual._replace(accepts=()))
-    assert is_as_exact(overflowing._replace(accepts=(Precision.TF32,)), usual)
+    assert is_as_exact(replace(overflowing, accepts=()), replace(usual, accepts=()))
+    assert is_as_exact(replace(overflowing, accepts=(Precision.TF32,)), usual)
     assert not is_as_exact(overflowing, usual), "fp16 overflows there"
 
 

@@ -1,0 +1,31 @@
+"""Warm: the harness's own device code, loaded before there is a candidate.
+
+A device loads a kernel of torch's when it is launched for the first time in a process, which takes up to 50 ms. Spare
+processes have that behind them when their candidate comes.
+"""
+
+import torch
+
+from workers.integrity import checksum
+from workers.launch import move_all_written, move_written
+from workers.poison import poison
+from workers.stopwatch import Stopwatch
+
+#: Dtypes that outputs mostly have.
+_DTYPES = (torch.float32, torch.float16, torch.bfloat16)
+_ELEMENTS = 1024
+
+
+def warm_up(device: str, stopwatch: Stopwatch) -> None:
+    """Do once what calls of a candidate are surrounded with, on small tensors; nothing comes of it."""
+    if device != "cuda":
+        return
+    for dtype in _DTYPES:
+        ours = torch.ones(_ELEMENTS, dtype=dtype, device=device)
+        move_all_written(checksum(torch.zeros_like(ours)), ours)
+        move_written(torch.zeros_like(ours), ours)
+        for _ in range(2):  # the second time there are places to look at
+            stopwatch.time(lambda: ours)  # noqa: B023 - called at once
+        stopwatch.burst([lambda: ours])  # noqa: B023
+    poison(device, [_ELEMENTS], 0)
+    torch.cuda.synchronize()
