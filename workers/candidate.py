@@ -165,7 +165,7 @@ class Harness:
         )
         with watch() as seen:
             made = self.outside.run(
-                theirs.called, self._forward(inputs), message["grad"], self.sync, self.aliases, self.model
+                theirs.called, self._forward(inputs, timed=False), message["grad"], self.sync, self.aliases, self.model
             )
         seconds, skeleton, codes, outputs = made
         changed = pristine != list(map(integrity.checksum, self.tensors))
@@ -194,11 +194,13 @@ class Harness:
     def profile(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Start to profile the timed calls that follow, or stop and say what ran, and which kernels are of whose."""
         if message["on"]:
+            self.outside.run(theirs.set_mode, self.model, message["train"])
             self.profiler.start()
             return {}
         trace = self.profiler.stop()
         return {
             "rows": [list(row) for row in trace.rows],
+            "others": [list(row) for row in trace.others],
             "spans": [list(span) for span in trace.spans],
             "fault": trace.fault,
             "own": self.outside.ask(theirs.own_kernels, self.loads),
@@ -241,9 +243,9 @@ class Harness:
         self.lent.append(inputs)
         return inputs
 
-    def _forward(self, inputs: list[Any]) -> Callable[[], Any]:
+    def _forward(self, inputs: list[Any], *, timed: bool = True) -> Callable[[], Any]:
         """Prepare one forward pass, which knows nothing but the model and its inputs."""
-        scope = self.profiler.call() if self.profiler.on else contextlib.nullcontext()
+        scope = self.profiler.call(counts=timed) if self.profiler.on else contextlib.nullcontext()
         return functools.partial(theirs.forwarded, self.model, inputs, scope)
 
     def _without_gradients(self, *jobs: Job) -> list[Any]:

@@ -5,15 +5,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from drkernel_q.evaluation import Outcome, Protocol, Stage
+from drkernel_q.evaluation import Outcome, Protocol
 from drkernel_q.observation import Mode, ModeCall, Probe, Weight
 from workers import probe
 from workers.answer import Answer
-from workers.attribution import attribute, own_names
 from workers.claim import CandidateFailed
 from workers.integrity import Finding
 from workers.measure import Expected, is_as_exact, outline
-from workers.recording import Recording
 from workers.reference import Reference
 from workers.session import Session, pack_inputs
 from workers.trial import TrialResult, compare, findings_of
@@ -34,6 +32,10 @@ class HackCheck:
     """Share of output elements that changed with what the candidate's kernels write."""
     modes: dict[Mode, ModeCall] = field(default_factory=dict)
     """What ran in each module mode."""
+
+    def other_mode(self, scored: Mode) -> Mode | None:
+        """Return the mode that is not scored, if a call could be made in it."""
+        return next((mode for mode, call in self.modes.items() if mode != scored and call.milliseconds), None)
 
     def add_kernels(self, mode: Mode, names: tuple[str, ...] | None) -> None:
         """Add the own kernels that took device time in a mode, if that mode was looked at."""
@@ -103,14 +105,12 @@ def check_modes(
         return
     scored: Mode = "train" if reference.train else "eval"
     other: Mode = "eval" if reference.train else "train"
-    answer, recording = _call_in_other_mode(session, reference, recorded=Stage.PROFILE in protocol.stages)
+    answer = _call_in_other_mode(session, reference)
     check.probes[Probe.MODE] = ""
     check.modes = {
         scored: ModeCall(kernels=tuple(sorted(result.own_names)), milliseconds=result.seconds * 1e3),
         other: ModeCall(kernels=tuple(sorted(answer.own_names)), milliseconds=answer.seconds * 1e3 or None),
     }
-    if recording is not None:
-        check.add_kernels(other, own_names(attribute(recording.trace, recording.own(protocol.backend), 1)))
     times = f"{scored} {result.seconds * 1e3:.3g} ms, {other} {answer.seconds * 1e3:.3g} ms end to end"
     if not result.own_launches and protocol.backend == "triton":  # kernels in CUDA C++ only the profile can see
         where = f"{other}() and not in {scored}(), which is scored ({times})"
@@ -124,28 +124,17 @@ def check_modes(
         check.probes |= dict.fromkeys((Probe.ABLATION, Probe.PERTURBATION), "the last trial launched no Triton kernel")
 
 
-def _call_in_other_mode(session: Session, reference: Reference, *, recorded: bool) -> tuple[Answer, Recording | None]:
-    """Make one call whose outputs nobody looks at: the other mode is looked at, and not judged.
-
-    With it comes what the device did meanwhile, if that is to be recorded; the CPU device has no kernels but those that
-    are launched.
-    """
+def _call_in_other_mode(session: Session, reference: Reference) -> Answer:
+    """Make one call whose outputs nobody looks at: the other mode is looked at, and not judged."""
     inputs = reference.inputs(secrets.randbits(63))
     like = outline(reference.expected(inputs))
-    recorded = recorded and reference.device == "cuda"
-    if recorded:
-        session.start_profile()
-    failed = None
     try:
-        answer = session.call(inputs, like, train=not reference.train)._replace(outputs=None)
-    except CandidateFailed as failure:
-        if failure.outcome is not Outcome.RUNTIME_ERROR:
+        return session.call(inputs, like, train=not reference.train)._replace(outputs=None)
+    except CandidateFailed as failed:
+        if failed.outcome is not Outcome.RUNTIME_ERROR:
             raise
-        failed, answer = failure, Answer(None, failure.outcome, failure.error, ())
-    recording = session.stop_profile() if recorded and not session.remote.is_lost else None
-    if failed is not None:
         session.renew(reference)
-    return answer, recording
+        return Answer(None, failed.outcome, failed.error, ())
 
 
 def _no_launches(answer: Answer, result: TrialResult, source: str, where: str) -> Finding:

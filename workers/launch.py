@@ -5,14 +5,14 @@ What stands in front of a launch is put there once, before there is a candidate,
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from workers.integrity import checksum
+from workers.integrity import bit_sum, checksum
 from workers.text import Text
 from workers.trace import OWN_RANGE
 
@@ -24,6 +24,8 @@ _Behaviour = Callable[..., Any]
 _FACTOR, _OFFSET = 1.02, 1e-3
 #: Tensors up to this size are copied before a launch, to tell what it writes, bytes.
 _LARGE_BYTES = 2**28
+#: Elements that are changed at a time.
+_PIECE = 2**22
 #: Operators that make memory ready, as an allocator of Triton's may: they compute nothing.
 _PREPARING = ("empty", "new_empty", "zero_", "fill_", "detach", "lift_fresh", "set_")
 
@@ -190,12 +192,20 @@ def _name_of(kernel: Any, function: Any) -> str:
 
 def move_written(old: torch.Tensor, tensor: torch.Tensor) -> list[int]:
     """Change what differs from `old`; return its checksum, if anything does."""
-    written = (tensor != old) & torch.isfinite(tensor)
-    if not bool(written.any()):
-        return []
-    summed = checksum(torch.where(written, tensor, torch.zeros_like(tensor)).contiguous())
-    tensor.copy_(torch.where(written, tensor * _FACTOR + _OFFSET, tensor))
-    return [summed]
+    summed = torch.zeros((), dtype=torch.int64, device=tensor.device)
+    any_written = torch.zeros((), dtype=torch.bool, device=tensor.device)
+    for before, part in zip(_pieces(old), _pieces(tensor), strict=True):
+        written = (part != before) & torch.isfinite(part)
+        any_written |= written.any()
+        summed += bit_sum(torch.where(written, part, 0).contiguous())
+        part.copy_(torch.where(written, part * _FACTOR + _OFFSET, part))
+    return [int(summed)] if bool(any_written) else []
+
+
+def _pieces(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
+    """View a tensor in pieces, for which little memory is needed: to get it takes longer than to fill it."""
+    rows = tensor if tensor.dim() else tensor.unsqueeze(0)
+    return torch.split(rows, max(_PIECE * len(rows) // max(rows.numel(), 1), 1))
 
 
 def move_all_written(old: int, tensor: torch.Tensor) -> list[int]:

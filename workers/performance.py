@@ -114,11 +114,14 @@ class Performance:
     def _profile(self) -> None:
         facts = self.facts
         claimed_ms = facts.timing.candidate_ms if facts.timing else None
-        examination = profiling.examine(self.candidate, self.protocol, claimed_ms)
+        other = facts.hack_check.other_mode(self.protocol.mode)
+        examination = profiling.examine(self.candidate, self.protocol, claimed_ms, both_modes=other is not None)
         facts.profile = examination.profile
         facts.numbers["profiled_launches"] = examination.launches
         facts.raw["profile"] = [ProfileRow(**row._asdict()) for row in examination.rows]
         facts.hack_check.add_kernels(self.protocol.mode, own_names(facts.profile))
+        if other is not None:
+            facts.hack_check.add_kernels(other, examination.others)
 
     def _compare_processes(self) -> None:
         """Hold what the timed process did against what the checked one did."""

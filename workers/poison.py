@@ -11,8 +11,8 @@ from torch import Tensor
 SMALL_BYTES = 2**20
 #: Most free memory of torch's allocator that is filled before a call, blocks and bytes.
 MAX_BLOCKS, MAX_POOL_BYTES = 256, 2 * 2**30
-#: Every so many bytes there is one that is zero.
-_GAPS = range(41, 90)
+#: Every so many bytes there is one that is zero; in blocks larger than this the zeros are farther apart, bytes.
+_GAPS, _SPARSE_BYTES = range(41, 90), 2**24
 
 
 def poison(device: str, sizes: list[int], pattern: int) -> None:
@@ -25,7 +25,7 @@ def poison(device: str, sizes: list[int], pattern: int) -> None:
 def _filled(size: int, pattern: int, device: str) -> Tensor:
     """Fill a new block, not so uniformly that a look at a few bytes would tell."""
     block = torch.empty(size, dtype=torch.uint8, device=device).fill_(pattern)
-    step = secrets.choice(_GAPS)
+    step = secrets.choice(_GAPS) * max(size // _SPARSE_BYTES, 1)
     block[secrets.randbelow(step) :: step] = 0
     block[:64] = block[-64:] = 0
     return block
@@ -41,7 +41,7 @@ def _lacking(sizes: list[int], free: list[int]) -> list[int]:
     for size in sorted(wanted, reverse=True):
         place = bisect.bisect_left(there, size)
         if place < len(there):
-            del there[place]
+            bisect.insort(there, there.pop(place) - size)  # what is left of it is free still
         else:
             lacking.append(size)
     return lacking

@@ -14,7 +14,7 @@ import torch
 from torch._C._autograd import DeviceType
 
 from workers.fatbin import kernels_of
-from workers.trace import CALL_RANGE, SENTINEL_RANGE, Event, Kind, Row, Trace, read, read_host
+from workers.trace import CALL_RANGE, OTHER_RANGE, SENTINEL_RANGE, Event, Kind, Row, Trace, read, read_host
 
 #: Most kinds of activity that are told apart; the rest of them is told as one.
 MAX_ROWS = 800
@@ -58,9 +58,9 @@ class Profiler:
         except RuntimeError as error:
             self._fault = f"the profiler did not start: {error}"
 
-    def call(self) -> Any:
-        """Return the context for one forward pass."""
-        return self._range(CALL_RANGE)
+    def call(self, *, counts: bool = True) -> Any:
+        """Return the context for one forward pass; one in the mode that is not scored does not count."""
+        return self._range(CALL_RANGE if counts else OTHER_RANGE)
 
     def stop(self) -> Trace:
         """Stop to record and return what ran."""
@@ -75,7 +75,7 @@ class Profiler:
         except (AttributeError, RuntimeError, AssertionError) as error:
             return Trace(fault=f"the profiler was ended by somebody else: {error}")
         trace = read(map(_event, events)) if self._cuda else read_host(map(_event, events))
-        return trace._replace(rows=_fold(trace.rows))
+        return trace._replace(rows=_fold(trace.rows), others=_fold(trace.others))
 
     @property
     def on(self) -> bool:

@@ -13,7 +13,8 @@ from typing import NamedTuple
 from drkernel_q.evaluation import Protocol
 from drkernel_q.profile import Origin, Profile
 from workers.answer import Answer
-from workers.attribution import MAX_NAME, Identity, attribute
+from workers.attribution import MAX_NAME, Identity, attribute, own_names
+from workers.claim import CandidateFailed
 from workers.profiler import Profiler
 from workers.recording import Recording
 from workers.reference import Reference
@@ -36,35 +37,56 @@ class Examination(NamedTuple):
     """What the process recorded, before anybody said whose it is."""
     launches: int
     """Launches of the candidate's own Triton functions in the profiled calls, as counted by Triton."""
+    others: tuple[str, ...] | None = None
+    """Own kernels that ran in a call in the mode that is not scored; None where that was not recorded."""
 
 
-def examine(candidate: CandidateSide, protocol: Protocol, claimed_ms: float | None) -> Examination:
+def examine(
+    candidate: CandidateSide, protocol: Protocol, claimed_ms: float | None, *, both_modes: bool = False
+) -> Examination:
     """Profile some calls of the candidate and check what they give; `claimed_ms` is what it was timed with, if it was.
 
-    A recording that is not whole is made again; the last one stands, with its fault and without a ratio.
+    A recording that is not whole is made again; the last one stands, with its fault and without a ratio. With
+    `both_modes` a call in the mode that is not scored is recorded too, on a device that has kernels.
     """
-    device = candidate.reference.device
+    device, others = candidate.reference.device, None
     calls = PROFILED_CALLS[device]
     for _ in range(1 + RETRIES):
         candidate.timed()  # as the first of a session, the next call would pay for its start
         candidate.warm = candidate.warm or len(candidate.calls)
-        candidate.session.start_profile()
+        candidate.session.start_profile(train=candidate.reference.train)
         before = len(candidate.calls)
         times = [candidate.timed() for _ in range(calls)]
         made = candidate.calls[before:]
+        if both_modes and device == "cuda":
+            _call_in_other_mode(candidate)
         recording = candidate.session.stop_profile()
         trace = recording.trace
         if trace.fault is None:
             claimed = claimed_ms or median(times)
             fault = fault_of(trace, calls, claimed) if device == "cuda" else host_fault_of(trace, made)
             trace = trace._replace(fault=fault)
-        profile = attribute(trace, _own(candidate, recording, protocol), calls)
+        own = _own(candidate, recording, protocol)
+        profile = attribute(trace, own, calls)
+        if both_modes and device == "cuda":
+            others = own_names(attribute(trace._replace(rows=trace.others), own, 1))
         if profile.fault is None:
             break
     if profile.fault is None and protocol.backend != "any" and not candidate.reference.train:
         share = unreplaced(profile, time_reference(candidate.reference)) if has_others(profile) else 0.0
         profile = profile.model_copy(update={"unreplaced": share})
-    return Examination(profile, trace.rows, sum(answer.own_launches for answer in made))
+    return Examination(profile, trace.rows, sum(answer.own_launches for answer in made), others)
+
+
+def _call_in_other_mode(candidate: CandidateSide) -> None:
+    """Make one call in the mode that is not scored, which may fail as long as the process lives."""
+    reference, session = candidate.reference, candidate.session
+    inputs = reference.inputs(secrets.randbits(63))
+    try:
+        session.call(inputs, candidate.expected_like, train=not reference.train)
+    except CandidateFailed:
+        if session.remote.is_lost:
+            raise
 
 
 def has_others(profile: Profile) -> bool:

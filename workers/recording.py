@@ -34,6 +34,7 @@ def read_recording(reply: Mapping[str, Any]) -> Recording:
         rows=tuple(_row(*row) for row in reply["rows"]),
         spans=tuple(_span(*span) for span in reply["spans"]),
         fault=None if fault is None else claimed_text(fault),
+        others=tuple(_row(*row) for row in reply["others"]),
     )
     compiled = (Identity(claimed_text(name), _count(threads), _count(regs)) for name, threads, regs in reply["own"])
     built = (Identity(claimed_text(name), None, _count(regs)) for name, regs in reply["built"])

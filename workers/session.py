@@ -186,9 +186,12 @@ class Session:
         }
         return order | self._put(tensors)
 
-    def start_profile(self) -> None:
-        """Let the process record what its device does in the timed calls that follow."""
-        self._ask("profile", {"on": True})
+    def start_profile(self, *, train: bool) -> None:
+        """Let the process record what its device does in the timed calls that follow, all in this mode.
+
+        Others that are made meanwhile are recorded apart.
+        """
+        self._ask("profile", {"on": True, "train": train})
 
     def stop_profile(self) -> Recording:
         """End the recording and return it."""

@@ -22,7 +22,7 @@ from workers.side import CandidateSide, ReferenceSide, Side, Version
 from workers.stopwatch import Stopwatch
 
 #: Warm-up of each side, seconds and calls at least.
-WARM_UP_S = {"cuda": 0.03, "cpu": 0.0}
+WARM_UP_S = {"cuda": 0.01, "cpu": 0.0}
 WARM_UP_CALLS = {"cuda": 10, "cpu": 1}
 #: Seconds of calls of all sides before the first block: the device may have been idle since they were warm, and slow.
 WAKING_S = {"cuda": 0.02, "cpu": 0.0}

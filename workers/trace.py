@@ -13,8 +13,10 @@ from enum import Enum, auto
 from itertools import accumulate
 from typing import NamedTuple
 
-#: Ranges of the profiler: around a forward pass, and around what the harness does before and after all of them.
+#: Ranges of the profiler: around a forward pass, around one in the mode that is not scored, which comes after the
+#: others, and around what the harness does before and after all of them.
 CALL_RANGE = "drkq::call"
+OTHER_RANGE = "drkq::other"
 SENTINEL_RANGE = "drkq::sentinel"
 #: In the name of the kernel that is launched within `SENTINEL_RANGE`.
 SENTINEL_KERNEL = "spin_kernel"
@@ -100,28 +102,35 @@ class Trace(NamedTuple):
     """One for each call that was seen, in order."""
     fault: str | None = None
     """What shows that the recording is not whole, if anything does."""
+    others: tuple[Row, ...] = ()
+    """What ran in a call in the other mode, or after its start where nobody knows what launched it."""
 
 
 def read(events: Iterable[Event]) -> Trace:
     """Attribute the activities of the device; the order of the events does not matter."""
     log = _Log(events)
     calls = log.ranges[CALL_RANGE]
+    other_calls = [each for each in log.ranges[OTHER_RANGE] if not calls or each.start_ns >= calls[-1].end_ns]
     within: list[list[Event]] = [[] for _ in calls]
     outside: list[tuple[int, int]] = []
     astray: list[Event] = []
+    others: list[Event] = []
     for activity in log.activities:
         at = log.launched_at(activity)
-        number = None if at is None else _index(calls, at)
-        if number is not None:
+        if at is None:
+            if log.between_sentinels(activity):
+                is_late = other_calls and activity.start_ns >= other_calls[0].start_ns
+                (others if is_late else astray).append(activity)
+        elif (number := _index(calls, at)) is not None:
             within[number].append(activity)
-        elif at is not None:
+        elif _index(other_calls, at) is not None:
+            others.append(activity)
+        else:
             outside.append((at, activity.end_ns))
-        elif log.between_sentinels(activity):
-            astray.append(activity)
     of_calls = [*astray, *(activity for own in within for activity in own)]
-    rows = _sum((log.row(activity), activity.end_ns - activity.start_ns) for activity in of_calls)
     spans = _spans(calls, within, sorted(outside))
-    return Trace(rows, spans, log.sentinel_fault(calls, of_calls) or log.lost_launches(calls))
+    fault = log.sentinel_fault([*calls, *other_calls], [*of_calls, *others]) or log.lost_launches(calls)
+    return Trace(log.rows(of_calls), spans, fault, log.rows(others))
 
 
 def read_host(events: Iterable[Event]) -> Trace:
@@ -187,6 +196,10 @@ class _Log:
             activity.threads,
             activity.registers,
         )
+
+    def rows(self, activities: Sequence[Event]) -> tuple[Row, ...]:
+        """Sum activities up by their kinds."""
+        return _sum((self.row(activity), activity.end_ns - activity.start_ns) for activity in activities)
 
     def between_sentinels(self, activity: Event) -> bool:
         """Whether it ran between the kernels of the sentinels, as far as these are there."""

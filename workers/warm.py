@@ -14,6 +14,9 @@ from workers.stopwatch import Stopwatch
 #: Dtypes that outputs mostly have.
 _DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 _ELEMENTS = 1024
+#: Memory that torch's allocator has ready for a candidate, bytes, and at most as a share of the device's: a few tensors
+#: of a hundred megabytes, which take the driver some milliseconds each otherwise.
+READY_BYTES, READY_SHARE = 2**30, 1 / 128
 
 
 def warm_up(device: str, stopwatch: Stopwatch) -> None:
@@ -28,4 +31,6 @@ def warm_up(device: str, stopwatch: Stopwatch) -> None:
             stopwatch.time(lambda: ours)  # noqa: B023 - called at once
         stopwatch.burst([lambda: ours])  # noqa: B023
     poison(device, [_ELEMENTS], 0)
+    total = torch.cuda.get_device_properties(0).total_memory
+    torch.empty(int(min(READY_BYTES, READY_SHARE * total)), dtype=torch.uint8, device=device)  # and let go of
     torch.cuda.synchronize()

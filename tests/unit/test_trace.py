@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.trace import CALL_RANGE, OWN_RANGE, SENTINEL_RANGE, Event, Kind, Row, read, read_host
+from workers.trace import CALL_RANGE, OTHER_RANGE, OWN_RANGE, SENTINEL_RANGE, Event, Kind, Row, read, read_host
 
 SPIN = "at::cuda::(anonymous namespace)::spin_kernel(long)"
 STREAM, SIDE = 7, 13
@@ -244,6 +244,32 @@ def test_an_incomplete_recording_says_so(damage: object, fault: str) -> None:
     found = read(damage(one_call().end())).fault
     assert found is not None
     assert fault in found
+
+
+def test_a_call_in_the_other_mode_is_told_apart() -> None:
+    recording = one_call()
+    recording.clock = max(event.end_ns for event in recording.events) + STEP
+    recording.add(Kind.RANGE, OTHER_RANGE, 5 * STEP)
+    recording.launch("in training", threads=128)
+    stray = recording.launch("of a graph")
+    recording.events = [event for event in recording.events if event.kind is not Kind.LAUNCH or event.id != stray.id]
+    trace = read(recording.end())
+    assert trace.fault is None
+    assert {row.name for row in trace.rows} == {"own", "theirs"}
+    assert {row.name for row in trace.others} == {"in training", "of a graph"}
+    assert len(trace.spans) == 1
+
+
+def test_nothing_is_hidden_by_a_range_that_a_candidate_opens() -> None:
+    recording = Recording()
+    recording.begin(steps=5)
+    recording.add(Kind.RANGE, OTHER_RANGE, 3 * STEP)
+    stray = recording.launch("of a graph")
+    recording.launch("hidden")
+    recording.events = [event for event in recording.events if event.kind is not Kind.LAUNCH or event.id != stray.id]
+    trace = read(recording.end())
+    assert {row.name for row in trace.rows} == {"of a graph", "hidden"}
+    assert trace.others == ()
 
 
 def test_a_call_after_the_last_mark_is_a_fault() -> None:
