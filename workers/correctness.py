@@ -19,7 +19,7 @@ from torch import Tensor
 from drkernel_q.correctness import ErrorPattern, Precision
 from drkernel_q.evaluation import Outcome
 from workers import downgrade
-from workers.measure import Errors, Expected, comparable, measure
+from workers.measure import Errors, Expected, comparable, measure, surely_finite
 from workers.pattern import find_pattern
 
 QUANTILE_FACTOR = 8.0
@@ -177,7 +177,7 @@ def _compare_exactly(working: Tensor, exact: Tensor | None, output: Tensor) -> C
 
 def _finite_mismatch(working: Tensor, output: Tensor) -> str | None:
     """Describe where one side is NaN or infinite and the other is not, or infinite with another sign."""
-    if all(bool(torch.linalg.vector_norm(side).isfinite()) for side in (working, output)):
+    if surely_finite(working) and surely_finite(output):
         return None  # as nearly always, and quickly seen
     same = (torch.isfinite(working) & torch.isfinite(output)) | (working == output) | (working.isnan() & output.isnan())
     if bool(same.all()):

@@ -272,6 +272,10 @@ def _boot(config: ZygoteConfig) -> dict[str, Any]:
         smoke.warm_compiler()
     # The first function that is compiled would replace methods of `Module`, which are watched in candidates.
     install_generation_tagging_init()
+    with contextlib.suppress(ImportError):
+        from tqdm import tqdm
+
+        tqdm.monitor_interval = 0  # or the compiler's first progress bar would start a thread in the candidate
     torch.set_num_threads(1)
     threads = len(os.listdir("/proc/self/task"))
     if threads != 1 or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]

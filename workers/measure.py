@@ -56,7 +56,8 @@ class Expected:
     exact: list[Tensor | None]
     """Outputs of the same computation in fp64; None for integers and booleans, and where fp64 could not be run."""
     reduction: int
-    """Longest dimension of inputs and parameters: a bound on the length of a reduction."""
+    """Longest dimension of inputs and parameters, as far as several elements of theirs may meet in one of the output's:
+    a bound on the length of a reduction."""
     rerun: Callable[[Rounding], list[Tensor] | None] | None = None
     """Runs the reference once more with the operands of its products rounded; None where that cannot be done."""
     accepts: tuple[Precision, ...] = ()
@@ -97,10 +98,15 @@ def _ruler_of(working: Tensor, exact: Tensor | None) -> Ruler | None:
 
 def anchor_of(working: Tensor, exact: Tensor | None) -> Tensor:
     """Return fp64, but the reference's own value where one of them overflows: that is no measure of its rounding."""
-    if exact is None:
-        return working
+    if exact is None or (surely_finite(working) and surely_finite(exact)):
+        return working if exact is None else exact
     both = torch.isfinite(working) & torch.isfinite(exact)
     return exact if bool(both.all()) else torch.where(both, exact, working.to(exact.dtype))
+
+
+def surely_finite(tensor: Tensor) -> bool:
+    """Whether every number is finite, by one pass over memory; very large ones may be taken for infinite."""
+    return bool(torch.linalg.vector_norm(tensor).isfinite())
 
 
 def row_scale(anchor: Tensor) -> Tensor:

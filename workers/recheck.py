@@ -76,8 +76,11 @@ def _distance(working: Tensor, output: Tensor) -> tuple[float, float]:
 
 def _difference(working: Tensor, output: Tensor) -> Tensor:
     """Return the largest difference relative to the row's RMS, and the sums of squares of difference and row."""
-    squares = working.square().mean(dim=1, keepdim=True)
+    norm = torch.linalg.vector_norm
+    norms = norm(working, dim=1, keepdim=True)
+    squares = norms.square() / working.shape[1]
     scale = torch.maximum(squares, measure.ROW_FLOOR**2 * squares.mean()).sqrt().clamp_min(1e-30)
     difference = output - working
-    largest = (difference / scale).abs().max()
-    return torch.stack([largest, difference.square().sum(), squares.sum() * working.shape[1]])
+    apart = norm(difference)
+    largest = norm(difference.div_(scale), ord=torch.inf)
+    return torch.stack([largest, apart.square(), norms.square().sum()])

@@ -5,6 +5,7 @@ import copy
 import functools
 import linecache
 import random
+import secrets
 import sys
 import types
 from collections.abc import Callable, Sequence
@@ -18,7 +19,7 @@ from drkernel_q.correctness import Precision
 from drkernel_q.errors import BadProblem
 from drkernel_q.evaluation import Baseline
 from drkernel_q.problem import Problem
-from workers import integrity
+from workers import integrity, locality
 from workers.arithmetic import ROUNDINGS, Rounding, products_in, rounded
 from workers.measure import Expected
 from workers.shared import flatten, unflatten
@@ -56,6 +57,7 @@ class Reference:
         self.own_codes: frozenset[str] = frozenset()
         self.changes_inputs = False
         self.changes_state: bool | None = None
+        self._local: bool | None = None
         #: Less precise classes that outputs are taken for right in; trials narrow them down to what they have shown.
         self.accepts: tuple[Precision, ...] = tuple(ROUNDINGS)
 
@@ -205,10 +207,18 @@ class Reference:
         self._restore(self.model, state)
         exact = self._run_exactly(inputs)
         matching = exact if exact is not None and len(exact) == len(working) else [None] * len(working)
-        parameters = [*self.model.parameters(), *(leaf for leaf in _leaves(inputs))]
-        longest = max((size for tensor in parameters for size in tensor.shape), default=1)
+        mixed = [leaf for leaf in _leaves(inputs) if not (leaf.shape == working[0].shape and self._is_local(inputs))]
+        longest = max((size for tensor in (*self.model.parameters(), *mixed) for size in tensor.shape), default=1)
         rerun = functools.partial(self._run_rounded, self.model, inputs)
         return Expected(skeleton, working, list(matching), longest, rerun, self.accepts)
+
+    def _is_local(self, inputs: Sequence[Any]) -> bool:
+        """Whether outputs are local in the inputs that have their shape (`workers.locality`): found out once."""
+        if self._local is None:
+            others = self.inputs(secrets.randbits(63))
+            writes = self.train or self.changes_inputs or bool(self.changes_state)
+            self._local = not writes and locality.is_local(self.run, inputs, others)
+        return self._local
 
     def _saved_state(self) -> dict[str, Any] | None:
         """Copy the state if a forward pass may change it, as in training."""

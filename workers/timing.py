@@ -25,7 +25,7 @@ from workers.stopwatch import Stopwatch
 WARM_UP_S = {"cuda": 0.01, "cpu": 0.0}
 WARM_UP_CALLS = {"cuda": 10, "cpu": 1}
 #: Seconds of calls of all sides before the first block: the device may have been idle since they were warm, and slow.
-WAKING_S = {"cuda": 0.02, "cpu": 0.0}
+WAKING_S = {"cuda": 0.01, "cpu": 0.0}
 #: Races until the reference's own time is steady from the first block to the last: a device that was idle speeds up.
 RACES = 3
 #: The reference is called once for so many calls of the candidate: its times scatter less than they cost.

@@ -38,7 +38,7 @@ def test_a_softmax_is_one_kernel_of_known_size(bench: Bench) -> None:
     audit = audited(bench, builtin("softmax"), compile=True)
     assert (audit.flags, audit.gaps) == ((), {})
     assert audit.kernels == 1
-    assert audit.bytes_least == 2 * SIZE_BYTES
+    assert audit.bytes_least == pytest.approx(2 * SIZE_BYTES, rel=1e-6), "but for numbers that are zero by chance"
     assert audit.peak_bytes is not None
     assert 2 * SIZE_BYTES <= audit.peak_bytes <= 2.1 * SIZE_BYTES
     assert audit.reference_ms is not None

@@ -1,4 +1,4 @@
-"""The product is a function of torch.compile's, which replaces methods of torch when it is first called.
+"""The product is a function of torch.compile's, which replaces methods of torch and shows bars of progress.
 
 problem: linear_gelu_scale
 devices: cpu cuda
@@ -9,6 +9,7 @@ import torch
 import triton
 import triton.language as tl
 from torch._dynamo.mutation_guard import install_generation_tagging_init
+from tqdm import tqdm
 
 @triton.jit
 def epilogue_kernel(y_ptr, b_ptr, s_ptr, size, columns, BLOCK: tl.constexpr):
@@ -29,6 +30,7 @@ class ModelNew(torch.nn.Module):
     def __init__(self, in_features, out_features):
         super().__init__()
         install_generation_tagging_init()  # as the compiler does, where it is the real one
+        list(tqdm(range(2)))
         self.linear = torch.nn.Linear(in_features, out_features)
         self.scale = torch.nn.Parameter(torch.randn(out_features))
         torch.nn.init.normal_(self.linear.bias)
