@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -270,6 +271,8 @@ def _boot(config: ZygoteConfig) -> dict[str, Any]:
         # Its C module is compiled here, into a cache that is ours, and not by every candidate; no device is touched.
         triton.runtime.driver.set_active(CudaDriver())
         smoke.warm_compiler()
+    # Torch 2.11 says so of every session; to let it accumulate them costs each 60 ms.
+    warnings.filterwarnings("ignore", "Warning: Profiler clears events", UserWarning)
     # The first function that is compiled would replace methods of `Module`, which are watched in candidates.
     install_generation_tagging_init()
     with contextlib.suppress(ImportError):

@@ -39,8 +39,7 @@ class Profiler:
         activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if self._cuda else [])
         # Threads that the candidate starts are recorded too, and of kernels their registers and blocks.
         config = _ExperimentalConfig(profile_all_threads=True, expose_kineto_event_metadata=True)
-        # There is one cycle, and so nothing to accumulate; but torch would warn that the events of others are lost.
-        self._new = partial(profile, activities=activities, experimental_config=config, acc_events=True)
+        self._new = partial(profile, activities=activities, experimental_config=config)
         self._range = record_function
         self._sync = torch._C._cuda_synchronize if self._cuda else lambda: None
         self._spin = torch._C._cuda_sleep if self._cuda else lambda cycles: None

@@ -19,7 +19,11 @@ from tests.judging import EXAMPLES, Bench, builtin
 from workers.profiler import Profiler
 from workers.trace import Trace
 
-pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.timeout(900),
+    pytest.mark.filterwarnings("ignore:Warning. Profiler clears events:UserWarning"),
+]
 
 SOFTMAX = (EXAMPLES / "softmax.py").read_text()
 #: One softmax in one Triton kernel, whose name is to be filled in.
