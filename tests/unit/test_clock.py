@@ -1,7 +1,9 @@
 """The judge's own clock, over bursts whose times are known."""
 
+import os
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -15,6 +17,7 @@ from workers.clock import (
     NOISE_MS,
     REQUEST_MS,
     Pace,
+    listener,
     read_clock,
     read_until_agreed,
     warm_up,
@@ -103,6 +106,17 @@ def test_the_clock_is_read_until_it_agrees(claimed_ms: float, readings: int) -> 
     assert clock is not None
     assert clock.call_ms == pytest.approx(5000.0, abs=500.0)
     assert candidate.made == readings * 2 * BURSTS["cpu"]
+
+
+def test_whoever_listens_hears_all_and_ends() -> None:
+    before = threading.active_count()
+    with listener() as heard:
+        for _ in range(10_000):  # more than a pipe would hold
+            assert os.write(heard, b"0" * 10) == 10
+        assert threading.active_count() == before + 1
+    assert threading.active_count() == before
+    with pytest.raises(OSError, match="descriptor"):
+        os.fstat(heard)
 
 
 def test_a_burst_goes_before_the_clock_is_read() -> None:
