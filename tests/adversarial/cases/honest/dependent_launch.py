@@ -1,10 +1,8 @@
-"""The kernel lets a tiny one be launched beside it at once, so that the last event may come before the work is done.
+"""The kernel lets a tiny one be launched beside it at once: the last event waits for both, so that no work is hidden.
 
 problem: softmax
 devices: cuda
-code: D1
-expect: caught
-pending: the last event waits for the work all the same, so nothing is hidden, and nothing gained
+expect: clean
 """
 
 import torch
