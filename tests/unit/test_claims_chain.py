@@ -4,10 +4,10 @@ import ast
 from collections import Counter
 from pathlib import Path
 
-from benchmarks.claims import _protocol
-from benchmarks.claims_measured import key_of, keys
-from benchmarks.claims_subset import Choice, conversations, read_subset, subset
-from benchmarks.claims_written import Guess, by_quality, covered, listed
+from benchmarks.claims.__main__ import _protocol
+from benchmarks.claims.measured import key_of, keys
+from benchmarks.claims.subset import Choice, conversations, read_subset, subset
+from benchmarks.claims.written import Guess, by_quality, covered, listed
 from drkernel_q.curriculum import Quality, generate
 from drkernel_q.curriculum.operator import OPERATORS
 from drkernel_q.evaluation import Outcome, Protocol

@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.claims_found import claims
+from benchmarks.claims.found import claims
 from policy.curve import Series
 
 

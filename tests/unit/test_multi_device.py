@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.host_load import HostLoad
-from benchmarks.multi_device_found import (
+from benchmarks.multi_device.found import (
     BROKEN,
     NOT_MEASURED,
     arms,
@@ -20,6 +19,7 @@ from benchmarks.multi_device_found import (
     scaled,
     undisturbed,
 )
+from benchmarks.multi_device.host_load import HostLoad
 
 
 def an_arm(rate: float, devices: int, *, host: float | None = 0.5, alone: float = 0.4, lanes: float = 0.97) -> Any:

@@ -1,6 +1,6 @@
 """Several devices of one host: how evaluations scale, whether devices disturb each other, faults, and training.
 
-`PYTHONPATH=. python benchmarks/multi_device.py --seconds 240` measures on all devices of this host what is promised of
+`python -m benchmarks.multi_device --seconds 240` measures on all devices of this host what is promised of
 one worker a device; `--devices cpu:1,cpu:2` rehearses it on a machine without a GPU, where bounds say nothing. One JSON
 line a finding goes to standard output as soon as it is known, so a run that is killed leaves what it has found. Stacks
 are the embedded one of `drkq up`, in folders of their own. A part that cannot run says why, and the next one begins.
@@ -19,12 +19,12 @@ from pathlib import Path
 
 import click
 
-from benchmarks.multi_device_faults import faults
-from benchmarks.multi_device_found import Line, exit_code
-from benchmarks.multi_device_interference import interference
-from benchmarks.multi_device_scaling import scaling
-from benchmarks.multi_device_site import Order
-from benchmarks.multi_device_training import training
+from benchmarks.multi_device.faults import faults
+from benchmarks.multi_device.found import Line, exit_code
+from benchmarks.multi_device.interference import interference
+from benchmarks.multi_device.scaling import scaling
+from benchmarks.multi_device.site import Order
+from benchmarks.multi_device.training import training
 from drkernel_q.cli.output import emit_jsonl, say
 from drkernel_q.local.process import resolve_devices
 

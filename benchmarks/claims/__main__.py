@@ -2,16 +2,16 @@
 
 Stages, each a command; all but `evaluate` run anywhere, and each goes on where it was stopped:
 
-    claims.py prepare --dir DIR                                        problems, conversations, a model, fine-tuning
-    claims.py sample --dir DIR                                         DIR/kernels.jsonl: what that policy writes
-    claims.py guess --dir DIR                                          DIR/guessed.parquet: facts made up of it
-    claims.py train --dir DIR --facts DIR/guessed.parquet --name try   a rehearsal, to see where training leads
-    claims.py sample --dir DIR --model A --model B ...                 the list again, by what those models write too
-    claims.py coverage --dir DIR --model A ...                         the share of what they write that is in the list
-    claims.py evaluate --dir DIR --device cuda:0 --seconds 900         DIR/facts.parquet: what the queue finds of it
-    claims.py train --dir DIR --jobs 12                                arms x seeds, figures, DIR/claims.json
+    claims prepare --dir DIR                                        problems, conversations, a model, fine-tuning
+    claims sample --dir DIR                                         DIR/kernels.jsonl: what that policy writes
+    claims guess --dir DIR                                          DIR/guessed.parquet: facts made up of it
+    claims train --dir DIR --facts DIR/guessed.parquet --name try   a rehearsal, to see where training leads
+    claims sample --dir DIR --model A --model B ...                 the list again, by what those models write too
+    claims coverage --dir DIR --model A ...                         the share of what they write that is in the list
+    claims evaluate --dir DIR --device cuda:0 --seconds 900         DIR/facts.parquet: what the queue finds of it
+    claims train --dir DIR --jobs 12                                arms x seeds, figures, DIR/claims.json
 
-Run it by `PYTHONPATH=. python benchmarks/claims.py ...`. In `train` nothing is judged: a kernel that was never measured
+Run it by `python -m benchmarks.claims ...`. In `train` nothing is judged: a kernel that was never measured
 has no facts, and is learned from by nobody (docs/decisions/0012); the share of these is in every figure's table.
 """
 
@@ -30,10 +30,10 @@ from typing import Any
 import click
 import pyarrow.parquet as pq
 
-from benchmarks.claims_found import claims
-from benchmarks.claims_measured import measure, request
-from benchmarks.claims_subset import CHOICE, Choice, conversations, read_subset, subset
-from benchmarks.claims_written import TEMPERATURE, Guess, Order, Written, by_quality, covered, listed, written
+from benchmarks.claims.found import claims
+from benchmarks.claims.measured import measure, request
+from benchmarks.claims.subset import CHOICE, Choice, conversations, read_subset, subset
+from benchmarks.claims.written import TEMPERATURE, Guess, Order, Written, by_quality, covered, listed, written
 from drkernel_q.cli.output import emit_table, say
 from drkernel_q.curriculum.expected import NOWHERE
 from drkernel_q.evaluation import Protocol, Reply
@@ -102,7 +102,7 @@ def prepare(folder: Path, size: str, epochs: float, **options: Any) -> None:
 
 
 def _teach(folder: Path, talk: Path, epochs: float, seed: int, device: str) -> None:
-    from benchmarks.claims_taught import teach  # torch takes seconds to import
+    from benchmarks.claims.taught import teach  # torch takes seconds to import
 
     target = folder / "sft" / "model"
     if not target.exists():

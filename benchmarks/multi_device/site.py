@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks.evaluate_throughput import variant
-from benchmarks.multi_device_found import Line, line
+from benchmarks.multi_device.found import Line, line
 from drkernel_q.cli.output import say
 from drkernel_q.evaluation import EvaluationRequest, Protocol, Reply
 from drkernel_q.kernel import Kernel
@@ -27,7 +27,7 @@ from drkernel_q.settings import load_settings
 from tests.judging import builtin
 from workers.device import find_device, lanes_of
 
-ROOT = str(Path(__file__).parents[1])
+ROOT = str(Path(__file__).parents[2])
 DEADLINE_S = 120.0
 _STOP_S = 15.0
 #: Lanes come up one after the other; after this those that are there do.

@@ -9,9 +9,9 @@ from typing import Any
 
 from benchmarks.evaluate_throughput import ALONE, summary, variant
 from benchmarks.faults import described
-from benchmarks.host_load import HostLoad
-from benchmarks.multi_device_found import SCALING, Line, arms, scaled
-from benchmarks.multi_device_site import Bench, Order, Site
+from benchmarks.multi_device.found import SCALING, Line, arms, scaled
+from benchmarks.multi_device.host_load import HostLoad
+from benchmarks.multi_device.site import Bench, Order, Site
 from drkernel_q.evaluation import Evaluation, Reply
 from drkernel_q.local.process import resolve_devices
 

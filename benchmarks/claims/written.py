@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.claims_subset import REMEMBERING, TEMPLATES, Subset
+from benchmarks.claims.subset import REMEMBERING, TEMPLATES, Subset
 from drkernel_q.cli.output import say
 from drkernel_q.curriculum.exercise import Quality, Solution
 from drkernel_q.curriculum.expected import expected
@@ -18,7 +18,7 @@ from drkernel_q.problem import Problem
 #: As in the preset `recorded` of `drkq ablate`.
 TEMPERATURE = 0.8
 TOKENS = 256
-#: Speedup that is made up for the hack of `benchmarks.claims_subset.tempted`.
+#: Speedup that is made up for the hack of `benchmarks.claims.subset.tempted`.
 REMEMBERED = 8.0
 
 #: How often a problem's kernel (its hash, a source) was written.

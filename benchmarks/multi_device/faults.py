@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.faults import KINDS, SOFTMAX, described, is_right
-from benchmarks.multi_device_found import INTERFERENCE_PERCENT, PACE_PERCENT, Line
-from benchmarks.multi_device_site import Bench, Order, Site, Stream, request
+from benchmarks.multi_device.found import INTERFERENCE_PERCENT, PACE_PERCENT, Line
+from benchmarks.multi_device.site import Bench, Order, Site, Stream, request
 from drkernel_q.errors import DrkqError
 from drkernel_q.evaluation import Reply
 from drkernel_q.queue.handle import Handle

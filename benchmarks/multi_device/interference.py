@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from benchmarks.faults import SOFTMAX
-from benchmarks.host_load import HostLoad
-from benchmarks.multi_device_found import INTERFERENCE_PERCENT, Line, disturbance, scatter, undisturbed
-from benchmarks.multi_device_site import Bench, Order, Site, Stream
+from benchmarks.multi_device.found import INTERFERENCE_PERCENT, Line, disturbance, scatter, undisturbed
+from benchmarks.multi_device.host_load import HostLoad
+from benchmarks.multi_device.site import Bench, Order, Site, Stream
 from benchmarks.stopwatch import WRAPPER
 from drkernel_q.errors import DrkqError
 from drkernel_q.trajectory import Message

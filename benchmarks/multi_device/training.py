@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from benchmarks.host_load import HostLoad
-from benchmarks.multi_device_found import LOSS_TOLERANCE, Line, largest_difference
-from benchmarks.multi_device_site import Order, Site
+from benchmarks.multi_device.found import LOSS_TOLERANCE, Line, largest_difference
+from benchmarks.multi_device.host_load import HostLoad
+from benchmarks.multi_device.site import Order, Site
 from drkernel_q.curriculum.conversation import walks
 from drkernel_q.curriculum.exercise import Quality
 from drkernel_q.curriculum.generate import generate
@@ -26,7 +26,7 @@ from drkernel_q.settings import load_settings
 from drkernel_q.store import Store
 from drkernel_q.store.export import write_lines
 
-FACTS = Path(__file__).parent / "facts" / "h200.parquet"
+FACTS = Path(__file__).parents[1] / "facts" / "h200.parquet"
 #: NVLink multicast stays off in everything that might use it.
 NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1", "NVSHMEM_DISABLE_NVLS": "1"}
 #: What must be the same with one rank and with several.
@@ -177,7 +177,7 @@ async def ahead(order: Order, site: Site) -> None:
 
 def teach_by_heart(folder: Path, order: Order) -> float:
     """Make a small model that writes kernels of a few problems; return the loss at the end."""
-    from benchmarks.claims_taught import teach  # torch takes seconds to import
+    from benchmarks.claims.taught import teach  # torch takes seconds to import
     from policy.model import make_model
 
     few, epochs = (8, 150) if order.kind == "cuda" else (2, 30)
