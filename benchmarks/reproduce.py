@@ -41,7 +41,7 @@ STEPS = (
     Step("honest", f"{_SUITE} --only honest --repeat 3", 400),
     Step("attacks", f"{_SUITE} --only attack", 480),
     Step("stopwatch", "benchmarks/stopwatch.py --device DEVICE --repeats 20 --seconds SECONDS --json OUT", 300),
-    Step("gpu_tests", "-m pytest -q -m gpu tests/gpu", 300),
+    Step("gpu_tests", "-m pytest -q --tb=short -m gpu tests/gpu --session-timeout SECONDS", 360),
     Step("faults", "benchmarks/faults.py --device DEVICE --seconds SECONDS --json OUT", 1500),
 )
 
