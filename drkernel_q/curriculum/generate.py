@@ -10,6 +10,7 @@ from drkernel_q.curriculum.part import Product, Recipe, Reduction, Step, names
 from drkernel_q.curriculum.recipe import LEVELS, corrupted, draw_recipe, reach
 from drkernel_q.curriculum.source import Fault, Frame, Launch, Plan, problem_source, solution_source, torch_source
 from drkernel_q.curriculum.variety import FULL, Variety
+from drkernel_q.errors import BadSettings
 from drkernel_q.kernel import Kernel
 from drkernel_q.problem import Problem
 
@@ -34,6 +35,8 @@ _NAIVE: dict[int, tuple[Launch, ...]] = {
 }
 #: A grid that is cut short must leave something out, at sizes of both kinds.
 _SHORT_BLOCK = 256
+#: Chains that are drawn in vain before no other one is looked for.
+MOST_DRAWS = 10_000
 #: Share of the outputs that must depend on what a kernel writes.
 _LEAST_REACH = 0.65
 
@@ -51,15 +54,23 @@ class Variants(NamedTuple):
 
 
 def generate(seed: int, count: int, levels: Sequence[int] = LEVELS, variety: Variety = FULL) -> Iterator[Exercise]:
-    """Generate `count` exercises; the first of them are the same whatever the count."""
+    """Generate `count` exercises; the first of them are the same whatever the count.
+
+    Raises:
+        BadSettings: what is allowed leaves no other chain, as far as drawing many shows.
+    """
     turns = [level for level in _TURNS if level in levels]
     chains: set[tuple[int, tuple[str, ...]]] = set()
     sources: set[str] = set()
     for number in range(1, count + 1):
         level = turns[(number - 1) % len(turns)]
         draw = random.Random(f"{seed}/{level}/{number}")  # noqa: S311 - reproducible, not secret
-        while (exercise := _draw_new(draw, number, level, variety, chains, sources)) is None:
-            continue
+        draws = (_draw_new(draw, number, level, variety, chains, sources) for _ in range(MOST_DRAWS))
+        exercise = next((each for each in draws if each is not None), None)
+        if exercise is None:
+            raise BadSettings(
+                f"There are hardly more than {number - 1} problems of level {level} with chains that are allowed here."
+            )
         yield exercise
 
 

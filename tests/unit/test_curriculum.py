@@ -2,6 +2,7 @@
 
 import ast
 import hashlib
+import importlib
 import json
 import random
 import re
@@ -27,7 +28,7 @@ from drkernel_q.curriculum.folder import load_generated, write_folder
 from drkernel_q.curriculum.operator import OPERATORS
 from drkernel_q.curriculum.part import PRODUCTS, REDUCTIONS
 from drkernel_q.curriculum.variety import Variety
-from drkernel_q.errors import BadInput, BadProblem
+from drkernel_q.errors import BadInput, BadProblem, BadSettings
 from drkernel_q.kernel import extract_kernel
 from drkernel_q.problem import load_folder, load_problem
 from drkernel_q.problem.source import check_source
@@ -67,6 +68,12 @@ def test_without_variety_problem_and_quality_decide_on_a_solution() -> None:
         assert " - 1\n" in edge
         launches = {re.findall(r"BLOCK=.*", source)[0] for source in sources(exercise, Quality.FUSED)}
         assert launches in ({"BLOCK=1024)", "BLOCK=2048, num_warps=8)"}, {f"{_WHOLE_ROW}{n})" for n in (4, 8)})
+
+
+def test_chains_that_nothing_is_left_of_are_not_looked_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.import_module("drkernel_q.curriculum.generate"), "MOST_DRAWS", 50)
+    with pytest.raises(BadSettings, match="hardly more than 0 problems of level 1"):
+        next(generate(0, 1, (1,), Variety(longest=1)))
 
 
 def test_a_seed_gives_the_same_set_everywhere() -> None:
