@@ -69,7 +69,7 @@ def main() -> None:
 @click.option("--drawn", is_flag=True, help="Draw the details of solutions: many more kernels can be written then.")
 @click.option("--train", default=20, show_default=True, help="Problems to be measured and trained on.")
 @click.option("--heldout", default=16, show_default=True, help="Problems to be measured and validated on.")
-@click.option("--others", default=2500, show_default=True, help="Further problems in the conversations.")
+@click.option("--others", default=1400, show_default=True, help="Further problems in the conversations.")
 @click.option("--copies", default=6, show_default=True, help="Conversations for each problem that is trained on.")
 @click.option("--size", default="0.9m", show_default=True, help="Size of the model.")
 @click.option("--epochs", default=5.0, show_default=True, help="Epochs of fine-tuning.")

@@ -52,7 +52,7 @@ class Choice(NamedTuple):
     """Most operators of a chain."""
     drawn: bool = False
     """Whether the details of solutions are drawn; if not, problem and quality decide on the kernel."""
-    others: int = 2500
+    others: int = 1400
     """Further problems in the conversations, of which each has one."""
     copies: int = 6
     """Conversations for each problem that is trained on."""
