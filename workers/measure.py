@@ -209,7 +209,7 @@ def _errors_of(expected: Expected, number: int, output: Tensor) -> Errors:
 
 
 def _is_finite(tensor: Tensor) -> bool:
-    return bool(torch.isfinite(tensor.float() if tensor.dtype.itemsize == 1 else tensor).all())
+    return bool(torch.isfinite(comparable(tensor)).all())
 
 
 def rows_of(tensor: Tensor) -> Tensor:

@@ -150,4 +150,4 @@ def _own(candidate: CandidateSide, recording: Recording, protocol: Protocol) -> 
     if candidate.reference.device == "cpu":
         # All names since its first call, as of what was compiled: whatever is replayed was launched once.
         return frozenset(Identity(name) for answer in candidate.calls for name in answer.own_names)
-    return recording.own(protocol.backend)
+    return recording.compiled if protocol.backend == "triton" else recording.compiled | recording.built

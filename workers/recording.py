@@ -18,10 +18,6 @@ class Recording(NamedTuple):
     built: frozenset[Identity] = frozenset()
     """Kernels in shared objects that lie in the candidate's folder and are loaded: CUDA C++."""
 
-    def own(self, backend: str) -> frozenset[Identity]:
-        """Return the kernels that count as the candidate's own."""
-        return self.compiled if backend == "triton" else self.compiled | self.built
-
 
 def read_recording(reply: Mapping[str, Any]) -> Recording:
     """Read a reply of the harness.

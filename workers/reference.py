@@ -22,7 +22,8 @@ from drkernel_q.problem import Problem
 from workers import integrity, locality
 from workers.arithmetic import ROUNDINGS, Rounding, products_in, rounded
 from workers.measure import Expected
-from workers.shared import flatten, unflatten
+from workers.shared import flatten, leaves, unflatten
+from workers.subject import with_leaves
 
 _MODULE = "drkq_reference"
 #: Modes of torch.compile.
@@ -197,27 +198,28 @@ class Reference:
             raise BadProblem(f"Model of {self.name} raises {type(error).__name__}: {error}") from error
         if not working:
             raise BadProblem(f"Model of {self.name} returns no tensor.")
-        owned = [*_leaves(copies), *self.model.parameters(), *self.model.buffers()]
+        owned = [*leaves(copies), *self.model.parameters(), *self.model.buffers()]
         self.own_codes |= frozenset(integrity.output_codes(working, owned))
         if {"D3", "C11"} & self.own_codes:
             raise BadProblem(f"Model of {self.name} returns something else than plain dense tensors.")
-        self.changes_inputs |= not all(map(integrity.same_bits, _leaves(inputs), _leaves(copies)))
+        self.changes_inputs |= not all(map(integrity.same_bits, leaves(inputs), leaves(copies)))
         if before is not None:  # a trait of the problem: seen once
             self.changes_state = before != self._state_checksums()
         self._restore(self.model, state)
         exact = self._run_exactly(inputs)
         matching = exact if exact is not None and len(exact) == len(working) else [None] * len(working)
-        mixed = [leaf for leaf in _leaves(inputs) if not (leaf.shape == working[0].shape and self._is_local(inputs))]
+        is_local = self._is_local(inputs, working)
+        mixed = [leaf for leaf in leaves(inputs) if not (is_local and leaf.shape == working[0].shape)]
         longest = max((size for tensor in (*self.model.parameters(), *mixed) for size in tensor.shape), default=1)
         rerun = functools.partial(self._run_rounded, self.model, inputs)
         return Expected(skeleton, working, list(matching), longest, rerun, self.accepts)
 
-    def _is_local(self, inputs: Sequence[Any]) -> bool:
+    def _is_local(self, inputs: Sequence[Any], outputs: Sequence[Tensor]) -> bool:
         """Whether outputs are local in the inputs that have their shape (`workers.locality`): found out once."""
         if self._local is None:
-            others = self.inputs(secrets.randbits(63))
             writes = self.train or self.changes_inputs or bool(self.changes_state)
-            self._local = not writes and locality.is_local(self.run, inputs, others)
+            others = [] if writes else self.inputs(secrets.randbits(63))
+            self._local = not writes and locality.is_local(self.run, inputs, others, outputs)
         return self._local
 
     def _saved_state(self) -> dict[str, Any] | None:
@@ -307,16 +309,6 @@ def _take_apart(value: Any, source: str) -> tuple[Any, list[Tensor]]:
         raise BadProblem(f"{source} returns {error}; tensors and scalars are wanted.") from error
 
 
-def _leaves(values: Sequence[Any]) -> list[Tensor]:
-    tensors: list[Tensor] = []
-    for value in values:
-        flatten(value, tensors)
-    return tensors
-
-
-def _copied(values: Sequence[Any]) -> list[Any]:
+def _copied(values: Sequence[Any]) -> Sequence[Any]:
     """Copy inputs, so that a reference that works in place leaves the originals as they are."""
-    tensors: list[Tensor] = []
-    skeletons = [flatten(value, tensors) for value in values]
-    copies = [tensor.clone() for tensor in tensors]
-    return [unflatten(skeleton, copies) for skeleton in skeletons]
+    return with_leaves(values, [leaf.clone() for leaf in leaves(values)])

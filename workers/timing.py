@@ -5,7 +5,6 @@ the other, in turning order, on inputs that were drawn for each call; outputs of
 compared with the reference.
 """
 
-import itertools
 import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -166,14 +165,13 @@ class Call(NamedTuple):
 
 def _warm_up(side: Side, device: str) -> Call:
     """Call until warm; return the last call."""
-    start = before = time.perf_counter()
-    for calls in itertools.count(1):
-        milliseconds = side.timed()
-        now = time.perf_counter()
-        if calls >= WARM_UP_CALLS[device] and now - start >= WARM_UP_S[device]:
-            return Call(milliseconds, now - before)
-        before = now
-    raise AssertionError("unreachable")
+    start = now = time.perf_counter()
+    calls, last = 0, Call(0.0, 0.0)
+    while calls < WARM_UP_CALLS[device] or now - start < WARM_UP_S[device]:
+        before, milliseconds = now, side.timed()
+        calls, now = calls + 1, time.perf_counter()
+        last = Call(milliseconds, now - before)
+    return last
 
 
 def _run_block(side: Side, settle: int, calls: int) -> list[float]:

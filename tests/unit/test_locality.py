@@ -10,6 +10,7 @@ from tests.judging import builtin
 from workers import locality
 from workers.locality import is_local
 from workers.reference import Reference
+from workers.shared import leaves
 
 
 def draw(*shapes: tuple[int, ...]) -> tuple[list[Any], list[Any]]:
@@ -42,7 +43,7 @@ def draw(*shapes: tuple[int, ...]) -> tuple[list[Any], list[Any]]:
 def test_what_is_local(call: Any, shapes: list[tuple[int, ...]], local: bool) -> None:
     inputs, others = draw(*shapes)
     before = [tensor.clone() for tensor in inputs]
-    assert is_local(lambda values: call(*values), inputs, others) is local
+    assert is_local(lambda values: call(*values), inputs, others, leaves([call(*inputs)])) is local
     assert all(map(torch.equal, inputs, before))
 
 
@@ -54,14 +55,14 @@ def test_what_a_reference_refuses_or_memory_forbids_is_not_local(monkeypatch: py
             raise ValueError("of no use")
         return values[0]
 
-    assert not is_local(fussy, inputs, others)
+    assert not is_local(fussy, inputs, others, inputs)
     monkeypatch.setattr(locality, "MOST_BYTES", 63)
-    assert not is_local(lambda values: values[0].exp(), inputs, others)
+    assert not is_local(lambda values: values[0].exp(), inputs, others, [inputs[0].exp()])
 
 
 def test_inputs_that_do_not_vary_prove_nothing() -> None:
-    inputs = [torch.randn(8, 32), torch.ones(8, 32)]
-    assert not is_local(lambda values: values[0] * values[1].sum(), inputs, [torch.randn(8, 32), torch.ones(8, 32)])
+    inputs, others = ([torch.randn(8, 32), torch.ones(8, 32)] for _ in range(2))
+    assert not is_local(lambda values: values[0] * values[1].sum(), inputs, others, [inputs[0] * inputs[1].sum()])
 
 
 @pytest.mark.parametrize(("name", "reduction"), [("gelu", 1), ("softmax", 128), ("linear_gelu_scale", 64)])
