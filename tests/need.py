@@ -10,6 +10,9 @@ import pytest
 
 CI = os.environ.get("CI", "").lower() in {"1", "true", "yes"}
 ROOT = Path(__file__).parents[1]
+#: How long a test waits at most for what comes within moments on an idle machine, seconds: a bound on what hangs, since
+#: on a busy machine anything takes long. The limit of a test (`timeout` in pyproject.toml) is twice that.
+PATIENT_S = 120.0
 
 
 def require(name: str, found: object) -> None:

@@ -17,7 +17,7 @@ from sqlalchemy.exc import OperationalError
 
 from drkernel_q.store import Store
 from drkernel_q.store.table import Row
-from tests.need import postgres_program, require
+from tests.need import PATIENT_S, postgres_program, require
 
 _numbers = itertools.count()
 
@@ -35,15 +35,15 @@ class Postgres:
         initdb = self._start(
             "initdb", "-D", str(folder / "data"), "-U", "drkq", "-A", "trust", "-E", "UTF8", "--no-sync"
         )
-        assert initdb.wait(50) == 0, (folder / "log").read_text()
+        assert initdb.wait(PATIENT_S) == 0, (folder / "log").read_text()
         self.start()
 
     def start(self) -> None:
         # Without fsync, since it lives for one session.
-        options = {"listen_addresses": "", "unix_socket_directories": str(self.folder), "fsync": "off"}
+        options = {"listen_addresses": "", "unix_socket_directories": str(self.folder), "fsync": "off", "full_page_writes": "off"}
         flags = [flag for name, value in options.items() for flag in ("-c", f"{name}={value}")]
         self.process = self._start("postgres", "-D", str(self.folder / "data"), *flags)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENT_S
         while True:
             try:
                 self.execute("SELECT 1")
@@ -57,7 +57,7 @@ class Postgres:
         if self.process is not None:
             # As a machine that loses power: SIGQUIT is PostgreSQL's immediate shutdown.
             self.process.send_signal(signal.SIGQUIT)
-            self.process.wait(20)
+            self.process.wait(PATIENT_S)
             self.process = None
 
     def url(self, database: str) -> str:

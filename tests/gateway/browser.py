@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.need import PATIENT_S
+
 #: Longest wait for an answer, or for something to be true of a page, seconds.
 LIMIT_S = 20.0
 
@@ -50,7 +52,7 @@ class Browser:
 
     def close(self) -> None:
         self._process.kill()
-        self._process.wait(10)
+        self._process.wait(PATIENT_S)
         os.close(self._to)
         os.close(self._from)
 

@@ -17,6 +17,7 @@ from drkernel_q.gateway.limits import Limits
 from drkernel_q.gateway.server import Server, configuration
 from drkernel_q.settings import Settings
 from drkernel_q.store import Store
+from tests.need import PATIENT_S
 from tests.queue.conftest import Broker, broker, service, start_worker
 
 __all__ = ["broker", "service", "start_worker"]
@@ -50,7 +51,7 @@ def serving(app: FastAPI, limits: Limits = LIMITS) -> Iterator[Served]:
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
-        end = time.monotonic() + 20
+        end = time.monotonic() + PATIENT_S
         while not server.started:
             assert thread.is_alive(), "the gateway did not start"
             assert time.monotonic() < end
@@ -58,7 +59,7 @@ def serving(app: FastAPI, limits: Limits = LIMITS) -> Iterator[Served]:
         yield Served(app, f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}")
     finally:
         server.end()
-        thread.join(20)
+        thread.join(PATIENT_S)
         assert not thread.is_alive()
 
 

@@ -21,6 +21,7 @@ from drkernel_q.queue.connection import connect_async
 from drkernel_q.store import Store
 from tests.gateway.conftest import gateway_on
 from tests.gateway.test_evaluations import order
+from tests.need import PATIENT_S
 from tests.queue.conftest import Broker, StartWorker, kill_tree, own_broker, wait_until
 from tests.values import a_request
 
@@ -119,5 +120,5 @@ def test_a_gateway_that_is_killed_goes_on_where_it_was(tmp_path: Path, start_wor
             with httpx2.Client(base_url=url, headers=headers) as ann:
                 assert replies(ann, ids) == list(map(str, range(5)))
             second.send_signal(signal.SIGTERM)
-            assert second.wait(20) == 0
+            assert second.wait(PATIENT_S) == 0
         assert "has-a-long-token" not in (tmp_path / "serve.log").read_text()

@@ -16,7 +16,7 @@ from packaging.utils import canonicalize_name
 
 from drkernel_q.local import compose
 from policy.sampler import server
-from tests.need import ROOT, require
+from tests.need import PATIENT_S, ROOT, require
 from workers.supervisor import DRAIN_S, JOIN_S, QUIT_S
 
 SCRIPTS = Path(sys.executable).parent
@@ -231,7 +231,7 @@ def test_the_slurm_job_starts_everything_and_ends_with_its_command(tmp_path: Pat
     script = ROOT / "deploy" / "slurm" / "cluster.sbatch"
     command = ["bash", script, "drkq", "eval", "k.py"]
     done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENT_S, check=False
     )
     assert done.returncode == 1, f"the code of the command: {done.stderr}"
     calls = (tmp_path / "calls").read_text().splitlines()

@@ -1,8 +1,10 @@
 """Rules of the source that no linter knows."""
 
 import ast
+import functools
+import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ MODULES = [
 NAMES = [str(path.relative_to(ROOT)) for path in MODULES]
 
 
+@functools.cache
 def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"))
 
@@ -35,30 +38,36 @@ def public(tree: ast.Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef 
                 yield from (child for child in node.body if isinstance(child, kinds) and not child.name.startswith("_"))
 
 
-@pytest.mark.parametrize("path", MODULES, ids=NAMES)
-def test_module_says_what_it_is(path: Path) -> None:
-    assert ast.get_docstring(parse(path))
+def says_what_it_is(path: Path) -> str | None:
+    return None if ast.get_docstring(parse(path)) else "has no docstring"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=NAMES)
-def test_public_names_say_what_they_are(path: Path) -> None:
-    assert [node.name for node in public(parse(path)) if not ast.get_docstring(node)] == []
+def public_names_say_what_they_are(path: Path) -> str | None:
+    silent = [node.name for node in public(parse(path)) if not ast.get_docstring(node)]
+    return f"no docstring: {', '.join(silent)}" if silent else None
 
 
-@pytest.mark.parametrize("path", MODULES, ids=NAMES)
-def test_module_is_about_one_noun(path: Path) -> None:
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= MAX_LINES
+def is_about_one_noun(path: Path) -> str | None:
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    return f"{lines} lines" if lines > MAX_LINES else None
 
 
-@pytest.mark.parametrize("path", MODULES, ids=NAMES)
-def test_all_names_what_is_there(path: Path) -> None:
+def all_names_what_is_there(path: Path) -> str | None:
     """`__all__`, where there is one, is sorted and complete: every name in it exists."""
     tree = parse(path)
     for node in tree.body:
         if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == ["__all__"]:
             names = ast.literal_eval(node.value)
-            assert list(names) == sorted(names)
-            assert set(names) <= set(defined(tree))
+            if list(names) != sorted(names) or not set(names) <= set(defined(tree)):
+                return "__all__ is not sorted, or names what is not there"
+    return None
+
+
+@pytest.mark.parametrize(
+    "rule", [says_what_it_is, public_names_say_what_they_are, is_about_one_noun, all_names_what_is_there]
+)
+def test_every_module(rule: Callable[[Path], str | None]) -> None:
+    assert {name: found for name, path in zip(NAMES, MODULES, strict=True) if (found := rule(path))} == {}
 
 
 def defined(tree: ast.Module) -> Iterator[str]:
@@ -84,23 +93,28 @@ def uses(tree: ast.Module, pattern: str) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "allowed"),
+    ("words", "pattern", "allowed"),
     [
         # sys.stdout.fileno() of workers/doctor.py is where its facts go, to a parent that reads them.
         (
+            r"stdout|print|echo",
             r"sys\.stdout|print|click\.(?!echo\(.*err=True).*echo.*\(.*",
             {"drkernel_q/cli/output.py", "drkernel_q/cli/__init__.py", "workers/doctor.py"},
         ),
-        (r"os\.(environ\.get|getenv)", {"drkernel_q/settings.py"}),
+        (r"environ|getenv", r"os\.(environ\.get|getenv)", {"drkernel_q/settings.py"}),
     ],
     ids=["stdout", "environment"],
 )
-def test_only_one_place_in_the_core(pattern: str, allowed: set[str]) -> None:
-    """Stdout has one writer and the environment one reader, in what is not a worker's own process."""
+def test_only_one_place_in_the_core(words: str, pattern: str, allowed: set[str]) -> None:
+    """Stdout has one writer and the environment one reader, in what is not a worker's own process.
+
+    A module without one of the `words` cannot have the `pattern`, and is not searched for it.
+    """
     found = {
         name: lines
         for name, path in zip(NAMES, MODULES, strict=True)
-        if name not in allowed and not name.startswith("workers/") and (lines := uses(parse(path), pattern))
+        if name not in allowed and not name.startswith("workers/")
+        if re.search(words, path.read_text(encoding="utf-8")) and (lines := uses(parse(path), pattern))
     }
     assert found == {}
 
@@ -112,21 +126,22 @@ FOREIGN = {
         r"pypi\.org|files\.pythonhosted|download\.pytorch|registry\.npmjs|ghcr\.io|docker\.io|quay\.io|nvcr\.io"
     ),
 }
-TEXT_FILES = [
-    path
-    for path in sorted(ROOT.rglob("*"))
-    if path.suffix in {".py", ".md", ".toml", ".yaml", ".yml", ".sh", ".mako", ".txt", ".cfg", ""}
-    and path.is_file()
-    and not any(part.startswith(".") and part != ".ci" for part in path.relative_to(ROOT).parts)
-    and path != Path(__file__)
-]
+SUFFIXES = {".py", ".md", ".toml", ".yaml", ".yml", ".sh", ".mako", ".txt", ".cfg", ""}
+
+
+def text_files() -> Iterator[Path]:
+    """Files of the checkout that people write, without environments, caches and whatever else is hidden."""
+    for folder, folders, names in os.walk(ROOT):
+        folders[:] = [name for name in folders if not name.startswith(".") or name == ".ci"]
+        paths = (Path(folder) / name for name in names if not name.startswith("."))
+        yield from (path for path in paths if path.suffix in SUFFIXES and path != Path(__file__))
 
 
 @pytest.mark.parametrize("what", FOREIGN)
 def test_no_file_names_a_place_that_others_do_not_have(what: str) -> None:
     found = [
         f"{path.relative_to(ROOT)}: {match.group()}"
-        for path in TEXT_FILES
+        for path in text_files()
         for match in FOREIGN[what].finditer(path.read_text(encoding="utf-8", errors="replace"))
     ]
     assert found == []

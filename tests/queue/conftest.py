@@ -21,7 +21,7 @@ from drkernel_q.persist import Persister
 from drkernel_q.queue import keys
 from drkernel_q.queue.connection import connect
 from drkernel_q.store import Store
-from tests.need import redis_server, require
+from tests.need import PATIENT_S, redis_server, require
 
 WORKER = [sys.executable, "-m", "tests.queue.echo_worker"]
 #: A worker whose wall clock is ahead of the broker's.
@@ -63,7 +63,7 @@ class Broker:
     def stop(self, kind: signal.Signals = signal.SIGKILL) -> None:
         if self.process is not None:
             self.process.send_signal(kind)
-            self.process.wait(30)
+            self.process.wait(PATIENT_S)
             self.process = None
 
     def client(self) -> Redis:
@@ -149,7 +149,7 @@ def persisting(broker: Broker, store: Store) -> Iterator[threading.Event]:
         yield stop
     finally:
         stop.set()
-        thread.join(20)
+        thread.join(PATIENT_S)
         assert not thread.is_alive()
 
 
@@ -157,14 +157,14 @@ def kill_tree(process: "subprocess.Popen[bytes]") -> None:
     """Kill a process that leads its session, and all of its group."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    process.wait(30)
+    process.wait(PATIENT_S)
 
 
 def wait_until(
     condition: Callable[[], object],
     what: str,
     process: "subprocess.Popen[bytes] | None" = None,
-    limit_s: float = 60,
+    limit_s: float = PATIENT_S,
 ) -> None:
     """Wait for a condition of another process; fails by name when it does not come, or the process ends."""
     end = time.monotonic() + limit_s

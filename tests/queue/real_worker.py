@@ -13,6 +13,7 @@ from typing import Any
 from drkernel_q.evaluation import EvaluationRequest, Protocol, Stage
 from drkernel_q.queue.registry import WorkerCard, workers
 from tests.judging import EXAMPLES, builtin
+from tests.need import PATIENT_S
 from tests.queue.conftest import Broker, kill_tree, own_broker, wait_until
 from tests.values import a_request
 
@@ -78,7 +79,7 @@ class Service:
         name, lanes = f"-{self.worker.pid}", int(self.environment["DRKQ_LANES"])
         mine = lambda: [card for card in self.cards() if card.id.partition(".")[0].endswith(name)]  # noqa: E731
         registered = lambda: len(mine()) == lanes  # noqa: E731
-        wait_until(registered, "the worker is registered", self.worker, limit_s=45)
+        wait_until(registered, "the worker is registered", self.worker)
 
 
 @contextmanager
@@ -95,7 +96,7 @@ def running(lanes: int = 1) -> Iterator[Service]:
             wait_until(lambda: not alive(family), "all that the worker started ends with it")
 
 
-async def until(condition: Any, what: str, limit_s: float = 20) -> None:
+async def until(condition: Any, what: str, limit_s: float = PATIENT_S) -> None:
     """Wait for a condition without holding up the queue's client."""
     await asyncio.to_thread(wait_until, condition, what, limit_s=limit_s)
 

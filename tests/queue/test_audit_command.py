@@ -12,6 +12,7 @@ from drkernel_q.problem import load_problem
 from drkernel_q.settings import load_settings
 from drkernel_q.store import Store
 from tests.judging import EXAMPLES, builtin
+from tests.need import PATIENT_S
 from tests.values import an_audit, an_audit_reply, an_audit_request
 
 pytestmark = [pytest.mark.slow, pytest.mark.redis]
@@ -22,7 +23,7 @@ INPUTS = "def get_inputs():\n    return [torch.randn(8, 16)]\n"
 
 def drkq(*words: str | Path) -> "subprocess.CompletedProcess[str]":
     command = [sys.executable, "-m", "drkernel_q", *map(str, words)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENT_S, check=False)
 
 
 @pytest.fixture

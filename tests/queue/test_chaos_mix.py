@@ -20,6 +20,7 @@ from drkernel_q.queue.message import message
 from drkernel_q.queue.watch import Patience
 from drkernel_q.request import Priority
 from drkernel_q.store import Store
+from tests.need import PATIENT_S
 from tests.queue.chaos import Stores, drain, each_once, ends, nothing_left_in, processes_with
 from tests.queue.conftest import Broker, StartWorker, kill_tree, own_broker, persisting, wait_until
 from tests.queue.echo_worker import STARTS
@@ -98,7 +99,9 @@ async def test_two_hundred_requests_each_end_once(stores: Stores, tmp_path: Path
         async with EvaluationQueue(broker.url, patience=EAGER) as queue:
             held = await queue.submit(echo_request("held", sleep=1.0))
             expected[held.id] = "correct"
-            replies = asyncio.gather(*[(await queue.submit(request)).reply(55) for request in mine], held.reply(55))
+            replies = asyncio.gather(
+                *[(await queue.submit(request)).reply(PATIENT_S) for request in mine], held.reply(PATIENT_S)
+            )
             with broker.client() as redis:
                 app = celery_app(broker.url)
                 for request in mine[:30:3]:  # delivered twice
@@ -118,7 +121,7 @@ async def test_two_hundred_requests_each_end_once(stores: Stores, tmp_path: Path
             assert {name: store.find(name) for name in found} == found, "the clients were told what is stored"
         for tree in trees.values():
             tree.terminate()
-        assert [tree.wait(20) for tree in trees.values()] == [0] * len(trees)
+        assert [tree.wait(PATIENT_S) for tree in trees.values()] == [0] * len(trees)
         wait_until(lambda: not processes_with(f"DRKQ_BROKER_URL={broker.url}"), "no process is left")
         nothing_left_in(broker)
         with broker.client() as redis:

@@ -14,6 +14,7 @@ from drkernel_q.queue import keys
 from drkernel_q.queue.client import EvaluationQueue
 from drkernel_q.queue.watch import Patience
 from drkernel_q.store import Store
+from tests.need import PATIENT_S
 from tests.queue.chaos import drain, each_once, ends, nothing_left_in
 from tests.queue.conftest import Broker, StartWorker, own_broker, wait_until
 from tests.queue.requests import echo_request
@@ -29,7 +30,7 @@ async def test_a_broker_that_forgets_everything_twice(broker: Broker, start_work
     async with EvaluationQueue(broker.url, patience=EAGER) as queue:
         handles = [await queue.submit(request) for request in requests]
         for done in (4, 12):
-            await handles[done].reply(30)
+            await handles[done].reply(PATIENT_S)
             broker.stop()
             await asyncio.to_thread(broker.start)
         found = [(await handle.evaluation(40)).stdout for handle in handles]
@@ -61,7 +62,7 @@ async def test_a_disk_that_is_full_for_a_while(
             resource.prlimit(persister.pid, resource.RLIMIT_FSIZE, (2**16, resource.RLIM_INFINITY))
             async with EvaluationQueue(broker.url) as queue:
                 requests = [echo_request(padding="x" * 20_000) for _ in range(30)]
-                await asyncio.gather(*[(await queue.submit(request)).reply(20) for request in requests])
+                await asyncio.gather(*[(await queue.submit(request)).reply(PATIENT_S) for request in requests])
             wait_until(lambda: b"Trying again" in (tmp_path / "log").read_bytes(), "it fails", persister)
             assert ends(store) == {}
             with broker.client() as client:
@@ -69,7 +70,7 @@ async def test_a_disk_that_is_full_for_a_while(
             resource.prlimit(persister.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
             wait_until(lambda: len(ends(store)) == 30, "all is written", persister)
             persister.send_signal(signal.SIGTERM)
-            assert persister.wait(20) == 0
+            assert persister.wait(PATIENT_S) == 0
         finally:
             persister.kill()
             persister.wait()

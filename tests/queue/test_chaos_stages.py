@@ -14,6 +14,7 @@ from drkernel_q.queue import keys
 from drkernel_q.queue.client import EvaluationQueue
 from drkernel_q.queue.watch import Patience
 from drkernel_q.store import Store
+from tests.need import PATIENT_S
 from tests.queue.chaos import drain, each_once, not_there, nothing_left_in, processes_with
 from tests.queue.conftest import wait_until
 from tests.queue.real_worker import (
@@ -101,7 +102,7 @@ async def test_killed_while_a_candidate_runs(
     pid = victim(service)
     os.kill(pid, signal.SIGKILL)
     await until(lambda: not alive([pid]), "it is dead")
-    reply = await handle.reply(45)
+    reply = await handle.reply(PATIENT_S)
     outcome, attempt = VICTIMS[victim]
     assert reply.evaluation is not None, reply.failure
     assert (reply.evaluation.outcome, reply.attempt) == (outcome, attempt)
@@ -131,7 +132,7 @@ async def test_the_supervisor_killed_and_another_worker_goes_on(
     with service.broker.client() as client:  # instead of half a minute of waiting
         client.hset(keys.claim(handle.id), "expires_ms", 1)
         client.zadd(keys.LEASES, {handle.id: 1})
-    reply = await handle.reply(45)
+    reply = await handle.reply(PATIENT_S)
     assert reply.evaluation is not None, reply.failure
     assert (reply.evaluation.outcome, reply.attempt) == (Outcome.CORRECT, 2)
     assert reply.worker.endswith(f"-{service.worker.pid}")

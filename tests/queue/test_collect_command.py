@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from drkernel_q.cli import drkq
 from drkernel_q.settings import load_settings
 from drkernel_q.store import Store
+from tests.need import PATIENT_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.redis]
 
@@ -29,7 +30,7 @@ def test_a_climb_is_judged_stored_and_exported(tmp_path: Path) -> None:
     wanted = ("--model", f"scripted:{script}", "--problems", str(problem), "--run", "climb", "--device", "cpu")
     less = ("--preset", "small", "--samples", "1", "--turns", "2", "--trials", "2", "--json")
     command = [sys.executable, "-m", "drkernel_q", "collect", *wanted, *less]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENT_S, check=False)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert (found["finished"], found["turns"], found["kernels"], found["unjudged"]) == (1, 2, 2, 0)

@@ -25,7 +25,7 @@ from drkernel_q.local.process import tether
 from drkernel_q.queue.connection import connect
 from policy.cli.train import command as train
 from policy.cli.training import Order, prepare
-from tests.need import ROOT, redis_server
+from tests.need import PATIENT_S, ROOT, redis_server
 from tests.queue.chaos import processes_with
 from tests.queue.conftest import kill_tree, wait_until
 from tests.services import Postgres
@@ -188,8 +188,8 @@ def test_the_services_start_serve_and_end(machine: Machine) -> None:
 
     for service in ("worker-cpu", "persister", "gateway"):
         machine.running[service].terminate()
-    assert [machine.running[service].wait(30) for service in ("worker-cpu", "persister")] == [0, 0]
-    assert machine.running["gateway"].wait(30) in {0, -signal.SIGTERM}
+    assert [machine.running[service].wait(PATIENT_S) for service in ("worker-cpu", "persister")] == [0, 0]
+    assert machine.running["gateway"].wait(PATIENT_S) in {0, -signal.SIGTERM}
     first = int(SERVICES["worker-cpu"]["environment"]["DRKQ_CANDIDATE_UID"])
     left = Path(tempfile.gettempdir()).glob("drkq-candidate-*")
     assert not [folder for folder in left if first <= folder.stat().st_uid < first + 1000]

@@ -17,6 +17,7 @@ from drkernel_q.local import Place
 from drkernel_q.settings import load_settings
 from drkernel_q.store import Store
 from tests.judging import EXAMPLES
+from tests.need import PATIENT_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.redis]
 
@@ -35,7 +36,7 @@ def drkq(*arguments: str, **options: object) -> "subprocess.Popen[str]":
 
 
 def finish(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=110)
+    out, err = process.communicate(timeout=PATIENT_S)
     return process.returncode, out, err
 
 

@@ -20,7 +20,7 @@ from drkernel_q.queue.registry import workers
 from drkernel_q.queue.watch import Patience
 from drkernel_q.store import Store
 from tests.hosts import Host, network, spaces
-from tests.need import ROOT
+from tests.need import PATIENT_S, ROOT
 from tests.queue.chaos import drain, each_once
 from tests.queue.conftest import WORKER, Broker, kill_tree, own_broker, wait_until
 from tests.queue.requests import echo_request
@@ -84,13 +84,13 @@ async def test_a_host_that_vanishes_and_one_that_restarts_cost_nothing(sqlite_te
         gone, restarted, _ = hosts
         async with EvaluationQueue(here.broker.url, patience=EAGER) as queue:
             handles = [await queue.submit(request) for request in requests]
-            await handles[5].reply(40)
+            await handles[5].reply(PATIENT_S)
             gone.cut()
             leaving = here.of(restarted)
             for process in leaving.values():
                 process.terminate()  # drained: each finishes what it has
             here.start(restarted)
-            replies = [await handle.reply(50) for handle in handles]
+            replies = [await handle.reply(PATIENT_S) for handle in handles]
             assert [reply.evaluation.stdout for reply in replies if reply.evaluation] == [str(n) for n in range(60)]
             by_host = Counter(reply.worker.split("-")[0] for reply in replies)
             assert set(by_host) <= set(whole), by_host
@@ -100,7 +100,7 @@ async def test_a_host_that_vanishes_and_one_that_restarts_cost_nothing(sqlite_te
 
             gone.mend()
             await wait(lambda: here.serving()[gone.name] == len(DEVICES), "the host is back")
-            late = [await (await queue.submit(echo_request("late"))).reply(20) for _ in range(6)]
+            late = [await (await queue.submit(echo_request("late"))).reply(PATIENT_S) for _ in range(6)]
             assert [reply.evaluation.stdout for reply in late if reply.evaluation] == ["late"] * 6
         path = shutil.copy(sqlite_template, tmp_path / "drkq.sqlite")
         with Store.open(f"sqlite:///{path}") as store:
@@ -108,7 +108,7 @@ async def test_a_host_that_vanishes_and_one_that_restarts_cost_nothing(sqlite_te
             each_once(store, {reply.id: "correct" for reply in [*replies, *late]})
         with here.broker.client() as client:
             assert client.xlen(keys.RESULTS_DEAD) == 0
-        assert [process.wait(20) for process in leaving.values()] == [0] * len(DEVICES)
+        assert [process.wait(PATIENT_S) for process in leaving.values()] == [0] * len(DEVICES)
     assert not spaces()
 
 

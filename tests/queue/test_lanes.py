@@ -13,6 +13,7 @@ from drkernel_q.evaluation import Outcome
 from drkernel_q.lock import cpu_identity
 from drkernel_q.queue.client import EvaluationQueue
 from drkernel_q.queue.registry import WorkerState
+from tests.need import PATIENT_S
 from tests.queue.real_worker import (
     Service,
     alive,
@@ -81,12 +82,12 @@ async def test_a_lane_that_is_killed_costs_the_other_nothing(service: Service, q
     await until(lambda: all(card.state is WorkerState.BUSY for card in service.cards()), "both lanes are at it")
     killed = service.cards()[0].pid
     os.kill(killed, signal.SIGKILL)
-    done, pending = await asyncio.wait(sleepers, timeout=20, return_when=asyncio.FIRST_COMPLETED)
+    done, pending = await asyncio.wait(sleepers, timeout=PATIENT_S, return_when=asyncio.FIRST_COMPLETED)
     assert [task.result().outcome for task in done] == [Outcome.CORRECT]
     for task in pending:  # a lease runs out before what was lost is delivered again; the tests of chaos wait for that
         task.cancel()
     await asyncio.gather(*pending, return_exceptions=True)
-    await until(lambda: {card.pid for card in service.cards()}.isdisjoint({killed}), "another lane takes its place", 30)
+    await until(lambda: {card.pid for card in service.cards()}.isdisjoint({killed}), "another lane takes its place")
 
 
 async def test_sigterm_withdraws_all_lanes_and_leaves_nothing(service: Service) -> None:

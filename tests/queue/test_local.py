@@ -26,6 +26,7 @@ from drkernel_q.queue.connection import connect
 from drkernel_q.queue.watch import Patience
 from drkernel_q.settings import Settings, load_settings
 from drkernel_q.store import Store
+from tests.need import PATIENT_S
 from tests.queue.conftest import WORKER, wait_until
 from tests.queue.echo_worker import STARTS
 from tests.queue.requests import echo_request
@@ -89,7 +90,7 @@ def _quiet(_line: str) -> None:
 
 async def _evaluate(url: str, request: EvaluationRequest) -> str:
     async with EvaluationQueue(url, patience=EAGER) as queue:
-        return (await queue.evaluate(request, timeout_s=30)).stdout
+        return (await queue.evaluate(request, timeout_s=PATIENT_S)).stdout
 
 
 @pytest.fixture
@@ -238,7 +239,7 @@ async def _once_started(url: str, request: EvaluationRequest, then: Callable[[],
         with connect(url) as redis:
             await asyncio.to_thread(wait_until, lambda: redis.llen(STARTS), "it has started")
         await asyncio.to_thread(then)
-        return await handle.reply(60)
+        return await handle.reply(PATIENT_S)
 
 
 def test_a_worker_that_dies_is_started_again(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:

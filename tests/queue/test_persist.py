@@ -22,6 +22,7 @@ from drkernel_q.queue import keys
 from drkernel_q.queue.ledger import encode
 from drkernel_q.request import Request
 from drkernel_q.store import Store, engine
+from tests.need import PATIENT_S
 from tests.queue.conftest import Broker, own_broker, persisting
 from tests.services import Postgres
 from tests.values import H200, a_failure, a_reply, a_request, an_audit, an_audit_reply, an_audit_request, an_evaluation
@@ -281,7 +282,7 @@ def test_killed_before_or_after_its_commit(
 ) -> None:
     """A real process dies by SIGKILL around its commit, always before its XACK; each reply is one row in the end."""
     replies = publish_some(client, 3)
-    dying = subprocess.run([sys.executable, "-c", DYING, broker.url, store_url, moment], check=False, timeout=120)
+    dying = subprocess.run([sys.executable, "-c", DYING, broker.url, store_url, moment], check=False, timeout=PATIENT_S)
     assert dying.returncode == -signal.SIGKILL
     assert store.status().rows["evaluations"] == (3 if moment == "after" else 0)
     assert (client.xlen(keys.RESULTS), pending(client)) == (3, 3)

@@ -15,6 +15,7 @@ from drkernel_q.queue.registry import WorkerCard, WorkerState, announce, workers
 from drkernel_q.queue.routing import route, serves
 from drkernel_q.queue.turns import list_names
 from drkernel_q.settings import load_settings
+from tests.need import PATIENT_S
 from tests.queue.conftest import own_broker
 from workers.presence import DEAF_S, LOOK_S, Presence
 from workers.supervisor import QUIT_S, Supervisor
@@ -128,7 +129,7 @@ def test_a_celery_that_is_deaf_or_dawdles_is_ended() -> None:
                 else:
                     keeper._leave_by = time.monotonic() - (QUIT_S if reason == "stuck" else 0)
                 keeper._hurry(child)
-                assert child.wait(30) == -number
+                assert child.wait(PATIENT_S) == -number
                 keeper._leave_by = float("inf")
         assert not keeper.presence.deaf.is_set()
         keeper.lock.close()

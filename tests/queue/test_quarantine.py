@@ -19,6 +19,7 @@ from drkernel_q.queue.registry import WorkerCard, WorkerState, workers
 from drkernel_q.queue.watch import Patience
 from tests.faulty import named
 from tests.judging import EXAMPLES, builtin
+from tests.need import PATIENT_S
 from tests.queue.conftest import Broker, kill_tree, own_broker, wait_until
 from tests.sick import SickDevice
 from tests.values import a_request
@@ -50,7 +51,9 @@ class Site:
 
     def drkq(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         command = [sys.executable, "-m", "drkernel_q", *arguments]
-        return subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=120, check=False)
+        return subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, timeout=PATIENT_S, check=False
+        )
 
     def card(self, device: str) -> WorkerCard | None:
         with self.broker.client() as client:
@@ -61,7 +64,7 @@ class Site:
             card = self.card(device)
             return card is not None and card.state in states
 
-        wait_until(there, f"{device} is {states}", limit_s=60)
+        wait_until(there, f"{device} is {states}")
         card = self.card(device)
         assert card is not None
         return card
@@ -107,7 +110,7 @@ async def test_from_the_first_complaint_to_the_way_back(tmp_path: Path) -> None:
             assert "Traceback" not in refused.stderr
 
             here.worker("cpu:1", {})
-            reply = await handle.reply(timeout_s=60)
+            reply = await handle.reply(timeout_s=PATIENT_S)
             assert reply.worker != card.id, "the delivery was given back, and another worker took it"
             assert reply.evaluation is not None
             assert (reply.evaluation.outcome, reply.evaluation.fault) == (Outcome.CRASHED, "signal:SIGSEGV")
@@ -124,7 +127,7 @@ async def test_from_the_first_complaint_to_the_way_back(tmp_path: Path) -> None:
             again = here.drkq("worker", "--device", "cpu", "--clear-quarantine")
             assert (again.returncode, again.stderr) == (0, "cpu was not quarantined.\n")
         first.send_signal(signal.SIGTERM)
-        assert first.wait(30) == 0
+        assert first.wait(PATIENT_S) == 0
 
 
 def look_at_the_status(here: Site) -> None:

@@ -26,6 +26,7 @@ from drkernel_q.queue.connection import connect, connect_async
 from drkernel_q.queue.ledger import MAX_DEATHS, MAX_RETRIES
 from drkernel_q.queue.message import list_keys, message
 from drkernel_q.queue.watch import Patience
+from tests.need import PATIENT_S
 from tests.queue.conftest import Broker, StartWorker, kill_tree, own_broker, wait_until
 from tests.queue.echo_worker import STARTS
 from tests.queue.requests import echo_request
@@ -100,7 +101,7 @@ async def test_broker_killed_and_started_again(start_worker: StartWorker) -> Non
             broker.stop()
             await asyncio.sleep(0.5)
             await asyncio.to_thread(broker.start)
-            found = [await handle.evaluation(60) for handle in handles]
+            found = [await handle.evaluation(PATIENT_S) for handle in handles]
         assert [evaluation.stdout for evaluation in found] == list("012345")
         assert set(_results(broker).values()) == {1}
 
@@ -114,7 +115,7 @@ async def test_broker_that_forgot_everything(broker: Broker, start_worker: Start
         await handles[0]
         broker.stop()
         await asyncio.to_thread(broker.start)
-        found = [await handle.evaluation(60) for handle in handles]
+        found = [await handle.evaluation(PATIENT_S) for handle in handles]
     assert [evaluation.stdout for evaluation in found] == list("012345")
 
 
@@ -127,8 +128,8 @@ async def test_broker_hangs(broker: Broker, start_worker: StartWorker) -> None:
         second = asyncio.create_task(queue.evaluate(echo_request("second")))
         await asyncio.sleep(2)
         broker.process.send_signal(signal.SIGCONT)
-        assert (await first.evaluation(60)).stdout == "first"
-        assert (await asyncio.wait_for(second, 60)).stdout == "second"
+        assert (await first.evaluation(PATIENT_S)).stdout == "first"
+        assert (await asyncio.wait_for(second, PATIENT_S)).stdout == "second"
     assert set(_results(broker).values()) == {1}
 
 
@@ -147,8 +148,8 @@ async def test_broker_is_full_for_a_while(broker: Broker, start_worker: StartWor
         with broker.client() as client:
             client.config_set("maxmemory", 0)
         await asyncio.to_thread(start_worker, broker, name="w2")
-        assert (await running.evaluation(60)).stdout == "running"
-        assert (await asyncio.wait_for(task, 60)).stdout == "patient"
+        assert (await running.evaluation(PATIENT_S)).stdout == "running"
+        assert (await asyncio.wait_for(task, PATIENT_S)).stdout == "patient"
     assert set(_results(broker).values()) == {1}
 
 
@@ -174,7 +175,7 @@ async def test_a_task_longer_than_the_visibility_timeout(broker: Broker, start_w
         start_worker(broker, name=name, visibility_s=1)
     async with EvaluationQueue(broker.url, patience=LEAVE_IT_TO_CELERY) as queue:
         handle = await queue.submit(echo_request("long", sleep=4))
-        assert (await handle.evaluation(60)).stdout == "long"
+        assert (await handle.evaluation(PATIENT_S)).stdout == "long"
     assert _starts(broker) == {handle.id: 1}
 
 
@@ -185,7 +186,7 @@ async def test_worker_killed_celery_delivers_again(broker: Broker, start_worker:
         await _started(broker, handle.id)
         kill_tree(doomed)
         await asyncio.to_thread(start_worker, broker, name="w2", visibility_s=2, lease_s=1)
-        reply = await handle.reply(60)
+        reply = await handle.reply(PATIENT_S)
     assert (reply.attempt, reply.worker) == (2, "w2")
     assert _results(broker) == {handle.id: 1}
 
@@ -198,7 +199,7 @@ async def test_worker_killed_the_others_deliver_again(broker: Broker, start_work
         await _started(broker, handle.id)
         kill_tree(doomed)
         await asyncio.to_thread(start_worker, broker, name="w2", lease_s=1)
-        reply = await handle.reply(60)
+        reply = await handle.reply(PATIENT_S)
     assert (reply.attempt, reply.worker) == (2, "w2")
     assert _results(broker) == {handle.id: 1}
 
@@ -216,7 +217,7 @@ async def test_message_lost_between_broker_and_worker(broker: Broker, start_work
             await queue.submit(echo_request(sleep=0.05))
         await asyncio.sleep(2.5)
         last = await queue.submit(echo_request(sleep=0.1))
-        assert (await lost.evaluation(60)).stdout == "lost"
+        assert (await lost.evaluation(PATIENT_S)).stdout == "lost"
         assert not last.done(), "the queue had to be empty before it was missed"
 
 
@@ -225,11 +226,11 @@ async def test_a_poisonous_request_ends_and_others_are_served(broker: Broker, st
     async with EvaluationQueue(broker.url, patience=LEAVE_IT_TO_CELERY) as queue:
         poison = await queue.submit(echo_request(die=[1, 2, 3, 4]))
         healthy = await queue.submit(echo_request("healthy"))
-        reply = await poison.reply(60)
+        reply = await poison.reply(PATIENT_S)
         assert reply.evaluation is not None
         assert reply.evaluation.outcome is Outcome.CRASHED
         assert reply.evaluation.integrity is Integrity.UNKNOWN
-        assert (await healthy.evaluation(60)).stdout == "healthy"
+        assert (await healthy.evaluation(PATIENT_S)).stdout == "healthy"
     assert _starts(broker) == {poison.id: MAX_DEATHS, healthy.id: 1}
     with broker.client() as client:
         ((_, letter),) = client.xrange(keys.POISON)  # type: ignore[misc]
@@ -240,10 +241,10 @@ async def test_what_fails_on_one_worker_is_tried_on_another(broker: Broker, star
     for name in ("w1", "w2"):
         start_worker(broker, name=name)
     async with EvaluationQueue(broker.url, patience=LEAVE_IT_TO_CELERY) as queue:
-        reply = await (await queue.submit(echo_request("second", fail="infrastructure", fail_on=[1]))).reply(60)
+        reply = await (await queue.submit(echo_request("second", fail="infrastructure", fail_on=[1]))).reply(PATIENT_S)
         assert reply.evaluation is not None
         assert reply.evaluation.stdout == "second"
-        hopeless = await (await queue.submit(echo_request(fail="infrastructure"))).reply(60)
+        hopeless = await (await queue.submit(echo_request(fail="infrastructure"))).reply(PATIENT_S)
         assert hopeless.failure is not None
         assert (hopeless.failure.kind, hopeless.attempt) == ("infrastructure", MAX_RETRIES + 1)
     with broker.client() as client:
@@ -264,10 +265,10 @@ async def test_a_worker_asked_to_leave_finishes_and_the_rest_is_served(
         await _started(broker, handles[0].id)
         leaver.terminate()
         await asyncio.to_thread(start_worker, broker, name="w2")
-        replies = [await handle.reply(60) for handle in handles]
+        replies = [await handle.reply(PATIENT_S) for handle in handles]
     assert [reply.worker for reply in replies] == ["w1", "w2", "w2"]
     assert {reply.attempt for reply in replies} == {1}
-    assert leaver.wait(30) == 0
+    assert leaver.wait(PATIENT_S) == 0
 
 
 async def test_a_quiet_client_and_worker_stay_connected(broker: Broker, start_worker: StartWorker) -> None:
@@ -296,7 +297,7 @@ async def test_a_pickled_message_is_never_opened(broker: Broker, start_worker: S
     with broker.client() as client:
         client.lpush(made.key, json.dumps(document))
     async with EvaluationQueue(broker.url) as queue:
-        assert (await queue.evaluate(echo_request("still here"), timeout_s=20)).stdout == "still here"
+        assert (await queue.evaluate(echo_request("still here"), timeout_s=PATIENT_S)).stdout == "still here"
     assert not mark.exists()
 
 

@@ -27,6 +27,7 @@ from drkernel_q.queue.registry import give_up, withdraw
 from drkernel_q.queue.watch import Patience
 from drkernel_q.request import Priority
 from drkernel_q.settings import Settings
+from tests.need import PATIENT_S
 from tests.queue.conftest import Broker, StartWorker, kill_tree, own_broker, wait_until
 from tests.queue.echo_worker import STARTS
 from tests.queue.requests import echo_request
@@ -61,7 +62,7 @@ async def test_submit_and_await(service: Broker) -> None:
 async def test_one_request_submitted_many_times_at_once_is_sent_once_and_answers_all(service: Broker) -> None:
     async with EvaluationQueue(service.url) as queue:
         request = echo_request("same", sleep=0.1)
-        found = await asyncio.gather(*(queue.evaluate(request, timeout_s=20) for _ in range(8)))
+        found = await asyncio.gather(*(queue.evaluate(request, timeout_s=PATIENT_S) for _ in range(8)))
     assert {evaluation.stdout for evaluation in found} == {"same"}
     assert _starts(service).count(request.id) == 1
 
@@ -158,7 +159,7 @@ async def test_two_clients_may_wait_for_one_request(service: Broker) -> None:
         late = echo_request("late")
         async with EvaluationQueue(service.url) as first:
             await (await first.submit(late))
-        reply = await (await second.submit(late)).reply(5)
+        reply = await (await second.submit(late)).reply(PATIENT_S)
         assert reply.evaluation is not None
         assert reply.evaluation.stdout == "late"
     assert _starts(service).count(late.id) == 1
@@ -169,7 +170,7 @@ async def test_timeout_leaves_the_request_alone(service: Broker) -> None:
         handle = await queue.submit(echo_request("slow", sleep=0.4))
         with pytest.raises(TimedOut, match=r"within 0\.1 s"):
             await handle.reply(0.1)
-        assert (await handle.evaluation(5)).stdout == "slow"
+        assert (await handle.evaluation(PATIENT_S)).stdout == "slow"
 
 
 async def test_priorities_go_first(service: Broker) -> None:
@@ -234,7 +235,7 @@ async def test_submit_waits_while_the_queue_is_full(service: Broker) -> None:
         assert not blocker.done()
         handle = await queue.submit(echo_request("fits now"))
         assert blocker.done(), "the fourth message went into a list of three"
-        assert (await handle.evaluation(5)).stdout == "fits now"
+        assert (await handle.evaluation(PATIENT_S)).stdout == "fits now"
 
 
 async def test_a_large_kernel_goes_through(service: Broker) -> None:
@@ -290,9 +291,9 @@ async def test_a_broker_that_goes_for_good_fails_everybody(broker: Broker, start
         handle = await queue.submit(echo_request(sleep=30))
         broker.stop()
         with pytest.raises(NoBroker):
-            await handle.reply(10)
+            await handle.reply(PATIENT_S)
         with pytest.raises(NoBroker):
-            await queue.evaluate(echo_request(), timeout_s=10)
+            await queue.evaluate(echo_request(), timeout_s=PATIENT_S)
 
 
 @pytest.mark.slow
@@ -314,10 +315,10 @@ async def test_a_queue_that_nobody_serves_any_more_fails(
                 give_up(client, queue_names(socket.gethostname(), "cpu"), "The device melted.")
         for handle in (waiting, busy):
             with pytest.raises(NoWorker, match="melted" if given_up else r"eval\.cpu"):
-                await handle.reply(10)
+                await handle.reply(PATIENT_S)
     start_worker(broker, name="w2")
     async with EvaluationQueue(broker.url, patience=patience) as queue:
-        assert (await queue.evaluate(echo_request("back"), timeout_s=10)).stdout == "back"
+        assert (await queue.evaluate(echo_request("back"), timeout_s=PATIENT_S)).stdout == "back"
 
 
 async def test_tcp_urls(start_worker: StartWorker, unused_tcp_port: int) -> None:

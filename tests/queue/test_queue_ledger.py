@@ -34,6 +34,7 @@ from drkernel_q.queue.registry import WorkerCard, WorkerState, announce, withdra
 from drkernel_q.queue.routing import capabilities, check_device, route, why_not
 from drkernel_q.queue.turns import list_name
 from drkernel_q.request import Priority
+from tests.need import PATIENT_S
 from tests.queue.conftest import Broker, own_broker, wait_until
 from tests.queue.requests import echo_request
 from tests.values import an_evaluation
@@ -353,7 +354,7 @@ def test_eight_processes_finish_each_request_once(broker: Broker) -> None:
     processes = [
         subprocess.Popen([sys.executable, "-c", CONTENDER, broker.url, f"p{number}", str(count)]) for number in range(8)
     ]
-    assert [process.wait(50) for process in processes] == [0] * 8
+    assert [process.wait(PATIENT_S) for process in processes] == [0] * 8
     with broker.client() as client:
         rows: Any = client.xrange(keys.RESULTS)
     ids = Counter(Reply.model_validate_json(fields["reply"]).id for _, fields in rows)

@@ -17,6 +17,7 @@ from drkernel_q.queue.client import EvaluationQueue
 from drkernel_q.queue.watch import Patience
 from drkernel_q.request import Priority
 from drkernel_q.store import Store
+from tests.need import PATIENT_S
 from tests.queue.conftest import Broker, StartWorker, kill_tree, wait_until
 from tests.queue.echo_worker import STARTS
 from tests.queue.requests import echo_request
@@ -53,7 +54,7 @@ async def test_two_clients_at_the_same_time_cost_one_evaluation(service: Broker,
         leader = await one.submit(first)
         await started(service, first.id)
         handles = [await queue.submit(request) for queue, request in zip([two, one, two], others, strict=True)]
-        replies = [await handle.reply(10) for handle in [leader, *handles]]
+        replies = [await handle.reply(PATIENT_S) for handle in [leader, *handles]]
     assert [request.id for request in [first, *others] if request.id in starts(service)] == [first.id]
     assert [reply.id for reply in replies] == [first.id, *(request.id for request in others)]
     assert [reply.measured_for for reply in replies] == [None, *[first.id] * 3]
@@ -68,7 +69,7 @@ async def test_a_later_one_is_answered_without_a_worker(broker: Broker, start_wo
     async with EvaluationQueue(broker.url) as queue:
         before = await (await queue.submit(requests[0]))
         kill_tree(worker)
-        reply = await (await queue.submit(requests[1])).reply(5)
+        reply = await (await queue.submit(requests[1])).reply(PATIENT_S)
         assert (reply.cached, reply.measured_for) == (True, before.id)
         assert (reply.evaluation, reply.worker, reply.finished_at) == (
             before.evaluation,
@@ -79,7 +80,7 @@ async def test_a_later_one_is_answered_without_a_worker(broker: Broker, start_wo
         await asyncio.sleep(0.3)
         assert not fresh.done()
     async with EvaluationQueue(broker.url) as other:
-        assert (await (await other.submit(requests[3])).reply(5)).measured_for == before.id
+        assert (await (await other.submit(requests[3])).reply(PATIENT_S)).measured_for == before.id
 
 
 async def test_whoever_wants_its_own_gets_it_and_it_is_the_newest(service: Broker) -> None:
@@ -100,7 +101,7 @@ async def test_what_may_end_otherwise_next_time_is_shared_but_not_kept(service: 
         leader = await queue.submit(first)
         await started(service, first.id)
         follower = await queue.submit(second)
-        assert (await follower.reply(5)).measured_for == first.id == (await leader).id
+        assert (await follower.reply(PATIENT_S)).measured_for == first.id == (await leader).id
         await (await queue.submit(third))
     assert [name for name in starts(service) if name in {first.id, second.id, third.id}] == [first.id, third.id]
 
@@ -124,7 +125,7 @@ async def test_the_leader_may_leave_and_the_followers_too(service: Broker) -> No
         await started(service, first.id)
         follower = await two.submit(second)
         leader.cancel()
-        assert (await follower.reply(5)).measured_for == first.id
+        assert (await follower.reply(PATIENT_S)).measured_for == first.id
         # Now all of them leave: nobody wants it any more.
         first, second, again = alike(3, sleep=30)
         leader = await one.submit(first)
@@ -134,7 +135,7 @@ async def test_the_leader_may_leave_and_the_followers_too(service: Broker) -> No
         leader.cancel()
         with pytest.raises(Cancelled):
             await follower
-        assert (await two.evaluate(echo_request("next"), timeout_s=5)).stdout == "next"
+        assert (await two.evaluate(echo_request("next"), timeout_s=PATIENT_S)).stdout == "next"
         # Who comes now is not tied to what was given up.
         handle = await two.submit(again)
         await started(service, again.id)
@@ -153,11 +154,11 @@ async def test_an_urgent_one_does_not_wait_behind_the_others(service: Broker) ->
                 alike(3), (Priority.TRAINING, Priority.INTERACTIVE, Priority.BACKFILL), strict=True
             )
         ]
-        reply = await quick.reply(5)
+        reply = await quick.reply(PATIENT_S)
         assert not reply.cached
         assert not all(handle.done() for handle in backlog)
-        assert (await joined.reply(5)).measured_for == quick.id
-        assert (await slow.reply(60)).measured_for == quick.id, "its own turn finds the answer there already"
+        assert (await joined.reply(PATIENT_S)).measured_for == quick.id
+        assert (await slow.reply(PATIENT_S)).measured_for == quick.id, "its own turn finds the answer there already"
 
 
 @pytest.mark.slow
@@ -170,7 +171,7 @@ async def test_a_leader_whose_worker_dies_is_done_by_another(broker: Broker, sta
         follower = await two.submit(second)
         kill_tree(doomed)
         await asyncio.to_thread(start_worker, broker, name="w2", lease_s=1)
-        replies = [await handle.reply(60) for handle in (leader, follower)]
+        replies = [await handle.reply(PATIENT_S) for handle in (leader, follower)]
     assert [(reply.worker, reply.attempt) for reply in replies] == [("w2", 2)] * 2
 
 
@@ -187,7 +188,7 @@ async def test_a_follower_outlives_a_broker_that_forgot_everything(broker: Broke
             follower = await two.submit(second)
             broker.stop()
         await asyncio.to_thread(broker.start)
-        assert (await follower.evaluation(60)).stdout == "orphan"
+        assert (await follower.evaluation(PATIENT_S)).stdout == "orphan"
 
 
 class Shelf:
@@ -217,7 +218,7 @@ async def test_the_store_answers_when_the_broker_has_forgotten(service: Broker, 
         with service.client() as client:
             for key in [*client.scan_iter("drkq:content:*"), *client.scan_iter("drkq:r:*")]:
                 client.delete(key)
-        second = await (await queue.submit(requests[1])).reply(5)
+        second = await (await queue.submit(requests[1])).reply(PATIENT_S)
         assert second == first.shared_with(requests[1].id)
         fresh = await (await queue.submit(requests[2].model_copy(update={"fresh": True})))
         assert not fresh.cached
@@ -238,7 +239,7 @@ async def test_a_lost_reply_is_found_in_the_store(broker: Broker, start_worker: 
             stored(broker, store)
             client.flushall()
         kill_tree(worker)
-        reply = await handle.reply(10)
+        reply = await handle.reply(PATIENT_S)
         assert store.find(request.id) == reply
 
 
@@ -252,16 +253,16 @@ async def test_a_reply_that_expired_in_the_broker_is_found_in_the_store(service:
             with service.client() as client:
                 client.hset(keys.claim(handle.id), "finished", "1")
             if known:
-                assert await handle.reply(5) == shelf.reply
+                assert await handle.reply(PATIENT_S) == shelf.reply
             else:
                 with pytest.raises(InfrastructureFailure, match="look in the store"):
-                    await handle.reply(5)
+                    await handle.reply(PATIENT_S)
 
 
 async def test_a_store_that_cannot_be_read_is_not_in_the_way(service: Broker) -> None:
     shelf = Shelf(NoStore())
     async with EvaluationQueue(service.url, archive=shelf) as queue:
-        assert (await queue.evaluate(echo_request("all the same"), timeout_s=5)).stdout == "all the same"
+        assert (await queue.evaluate(echo_request("all the same"), timeout_s=PATIENT_S)).stdout == "all the same"
     assert len(shelf.asked) == 1
     assert len(shelf.asked[0]) == 1
 
@@ -271,11 +272,11 @@ async def test_facts_recorded_on_a_device_that_is_named_answer_on_any(service: B
     store.record(recorded, a_reply(recorded, an_evaluation(speedup=2.5)))
     async with EvaluationQueue(service.url, archive=store, recorded=H200) as queue:
         request = a_request("recorded")
-        reply = await (await queue.submit(request)).reply(5)
+        reply = await (await queue.submit(request)).reply(PATIENT_S)
         assert reply.cached
         assert reply.measured_for == recorded.id
         assert reply.evaluation is not None
         assert (reply.evaluation.environment.device_kind, reply.evaluation.speedup) == (H200, 2.5)
         judged_here = echo_request("not recorded")
-        assert (await queue.evaluate(judged_here, timeout_s=5)).stdout == "not recorded"
+        assert (await queue.evaluate(judged_here, timeout_s=PATIENT_S)).stdout == "not recorded"
     assert request.id not in starts(service)

@@ -16,6 +16,7 @@ from drkernel_q.queue.client import EvaluationQueue
 from drkernel_q.queue.watch import Patience
 from drkernel_q.store import Store
 from drkernel_q.store.backup import back_up, restore
+from tests.need import PATIENT_S
 from tests.queue.chaos import each_once, ends, nothing_left_in
 from tests.queue.conftest import Broker, StartWorker, own_broker, wait_until
 from tests.queue.requests import echo_request
@@ -39,7 +40,7 @@ def persister(broker: Broker, url: str) -> Iterator["subprocess.Popen[bytes]"]:
     try:
         yield process
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(PATIENT_S) == 0
     finally:
         process.kill()
         process.wait()
@@ -63,7 +64,7 @@ async def test_nothing_is_lost_or_doubled(
 
             async def answered(count: int) -> None:
                 for handle in handles[:count]:
-                    await handle.reply(60)
+                    await handle.reply(PATIENT_S)
 
             with persister(broker, first_url):
                 await answered(20)
@@ -80,7 +81,7 @@ async def test_nothing_is_lost_or_doubled(
             await asyncio.to_thread(restore, tmp_path / "last.sqlite", second)
             with persister(broker, second_url):
                 handles += [await queue.submit(echo_request(str(number))) for number in range(REQUESTS, REQUESTS + 5)]
-                replies = [await handle.reply(60) for handle in handles]
+                replies = [await handle.reply(PATIENT_S) for handle in handles]
                 await asyncio.to_thread(wait_until, lambda: len(ends(second)) == len(handles), "all is written")
         found = [reply.evaluation.stdout for reply in replies if reply.evaluation]
         assert found == [str(number) for number in range(REQUESTS + 5)]

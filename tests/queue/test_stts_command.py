@@ -10,7 +10,7 @@ import pytest
 
 from drkernel_q.settings import load_settings
 from drkernel_q.store import Store
-from tests.need import ROOT
+from tests.need import PATIENT_S, ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.redis]
 
@@ -27,10 +27,10 @@ def drkq(*words: str | Path) -> "subprocess.Popen[str]":
 def stack() -> Iterator[None]:
     """One stack for all commands of a test."""
     with drkq("up", "--device", "cpu") as starting:
-        assert starting.wait(timeout=120) == 0
+        assert starting.wait(timeout=PATIENT_S) == 0
     yield
     with drkq("down") as ending:
-        ending.wait(timeout=120)
+        ending.wait(timeout=PATIENT_S)
 
 
 @pytest.mark.usefixtures("stack")
@@ -44,7 +44,7 @@ def test_a_search_that_was_killed_goes_on_and_claims_what_holds(tmp_path: Path) 
         first.kill()
 
     with drkq(*words, "--turns", "2", "--run", "s", "--json", "-o", best) as second:
-        out, err = second.communicate(timeout=120)
+        out, err = second.communicate(timeout=PATIENT_S)
     assert second.returncode == 0, err
     assert "The run s goes on." in err
     assert "turn 1 (stored)   no kernel" in err

@@ -26,6 +26,7 @@ from drkernel_q.queue.client import EvaluationQueue
 from drkernel_q.queue.message import list_keys
 from drkernel_q.queue.registry import WorkerState
 from tests.judging import builtin
+from tests.need import PATIENT_S
 from tests.queue.real_worker import (
     CORRECTNESS,
     SOFTMAX,
@@ -197,14 +198,16 @@ async def test_a_candidate_finds_no_secret_of_the_worker(queue: EvaluationQueue)
 async def test_text_that_is_no_unicode_does_not_keep_an_answer_back(
     queue: EvaluationQueue, source: str, error: str
 ) -> None:
-    evaluation = await queue.evaluate(softmax_request(source, CORRECTNESS), timeout_s=20)
+    evaluation = await queue.evaluate(softmax_request(source, CORRECTNESS), timeout_s=PATIENT_S)
     assert evaluation.outcome is Outcome.COMPILE_ERROR
     assert str(evaluation.error).endswith(error)
 
 
 def test_a_second_worker_on_the_device_is_refused(service: Service) -> None:
     command = [sys.executable, "-m", "workers", "--device", "cpu"]
-    second = subprocess.run(command, env=service.environment, capture_output=True, text=True, timeout=120, check=False)
+    second = subprocess.run(
+        command, env=service.environment, capture_output=True, text=True, timeout=PATIENT_S, check=False
+    )
     assert second.returncode == os.EX_UNAVAILABLE
     assert f"cpu is held by process {service.worker.pid}" in second.stderr
     assert "Traceback" not in second.stderr
@@ -251,7 +254,7 @@ async def test_sigterm_finishes_the_evaluation_and_leaves_nothing() -> None:
             family = descendants(service.worker.pid)
             folders = set(in_private_folders(service.worker.pid).values())
             service.worker.send_signal(signal.SIGTERM)
-            reply = await handle.reply(timeout_s=30)
+            reply = await handle.reply(timeout_s=PATIENT_S)
             assert reply.attempt == 1
             assert reply.evaluation is not None
             assert reply.evaluation.outcome is Outcome.CORRECT

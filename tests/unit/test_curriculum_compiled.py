@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.need import ROOT
+from tests.need import PATIENT_S, ROOT
 
 #: Compiles the fused kernels of the first problems without a device; types are those of the launches.
 COMPILE = """
@@ -41,7 +41,7 @@ def test_fused_kernels_of_every_level_compile_for_an_h200(tmp_path: Path) -> Non
     environment = os.environ | {"PYTHONPATH": str(ROOT), "TRITON_CACHE_DIR": str(tmp_path / "cache")}
     command = [sys.executable, "-c", COMPILE, "3"]
     done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120, check=False
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENT_S, check=False
     )
     assert done.returncode == 0, done.stderr
     assert set(done.stdout.split()) == {"1", "2", "3"}

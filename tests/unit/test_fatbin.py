@@ -11,6 +11,7 @@ import triton
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.need import PATIENT_S
 from workers.fatbin import MAX_BYTES, DeviceKernel, kernels_of
 from workers.profiler import built_kernels
 
@@ -54,7 +55,7 @@ def image(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     folder = tmp_path_factory.mktemp("image")
     (folder / "kernels.ptx").write_text(PTX.format(target=request.param))
     command = [PTXAS, f"--gpu-name={request.param}", folder / "kernels.ptx", "-o", folder / "kernels.cubin"]
-    subprocess.run(command, check=True, timeout=120)
+    subprocess.run(command, check=True, timeout=PATIENT_S)
     return (folder / "kernels.cubin").read_bytes()
 
 

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Engine, inspect, text
 from drkernel_q.errors import OutdatedStore
 from drkernel_q.store import Store, engine, schema
 from drkernel_q.store.table import Row
+from tests.need import PATIENT_S
 from tests.values import a_reply, a_request, an_evaluation
 
 TABLES = sorted(Row.metadata.tables)
@@ -136,7 +137,7 @@ def test_another_revision_is_refused(empty_url: str, revision: str) -> None:
 
 def _upgrade(url: str, barrier: Barrier) -> None:
     with Store.open(url) as store:
-        barrier.wait(30)
+        barrier.wait(PATIENT_S)
         store.upgrade()
         store.check()
         request = a_request()
@@ -152,7 +153,7 @@ def test_processes_that_upgrade_at_once(empty_url: str) -> None:
     for process in processes:
         process.start()
     for process in processes:
-        process.join(50)
+        process.join(PATIENT_S)
     assert [process.exitcode for process in processes] == [0, 0, 0, 0]
     with Store.open(empty_url) as store:
         assert store.status().rows["evaluations"] == 4

@@ -15,6 +15,7 @@ from drkernel_q.errors import BadModel
 from policy.learner import Learner, learning_rate, with_adapters
 from policy.recipe import LoraConfig, OptimizerConfig
 from policy.weights import merged_state
+from tests.need import PATIENT_S
 from tests.training import a_config, a_model, some_rows
 
 CONFIG = a_config()
@@ -190,7 +191,7 @@ def test_two_processes_take_the_steps_that_one_takes(tmp_path: Path, sharding: s
     for process in processes:
         process.start()
     for process in processes:
-        process.join(60)
+        process.join(PATIENT_S)
     assert [process.exitcode for process in processes] == [0, 0]
     alone = a_learner(a_model(dtype=torch.float64), batch={"max_tokens": 64})
     expected = _two_steps(alone, tmp_path / "alone")["steps"]

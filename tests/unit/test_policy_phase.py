@@ -10,6 +10,7 @@ import pytest
 
 from drkernel_q.lock import Lease
 from policy.phase import Phases
+from tests.need import PATIENT_S
 from workers.device import device_lease, find_device
 
 HOLDER = """
@@ -89,7 +90,7 @@ async def test_one_that_fails_or_is_cancelled_leaves() -> None:
         await asyncio.sleep(0)
         waiting.cancel()
     await asyncio.gather(waiting, return_exceptions=True)
-    await asyncio.wait_for(_enter(phases, "generate"), 20)
+    await asyncio.wait_for(_enter(phases, "generate"), PATIENT_S)
 
 
 async def _enter(phases: Phases, name: str) -> None:
@@ -114,7 +115,7 @@ async def test_a_phase_waits_for_the_evaluation_of_somebody_else(tmp_path: Path)
         await asyncio.sleep(0.2)
         assert not entering.done()
         end(holder)
-        await asyncio.wait_for(entering, 20)
+        await asyncio.wait_for(entering, PATIENT_S)
 
 
 def test_evaluations_share_a_lease_and_a_death_frees_it(tmp_path: Path) -> None:

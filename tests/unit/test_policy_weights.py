@@ -9,6 +9,7 @@ import pytest
 
 from drkernel_q.errors import BadSettings, NoSampler
 from policy.weights import READY, WeightFolder
+from tests.need import PATIENT_S
 
 READER = """
 import sys, time
@@ -65,13 +66,13 @@ def test_a_reader_of_another_process_acknowledges(tmp_path: Path) -> None:
         removed = []
         for version in (1, 2, 3):
             folder.publish(version, lambda target, version=version: write(target, f"weights {version}"))
-            await folder.acknowledged(version, [name], timeout_s=30)
+            await folder.acknowledged(version, [name], timeout_s=PATIENT_S)
             removed += folder.clean([name])
         return removed
 
     try:
         assert asyncio.run(publish_all()) == [1]
-        assert reader.wait(30) == 0
+        assert reader.wait(PATIENT_S) == 0
     finally:
         reader.kill()
     assert folder.readers(3) == {name}

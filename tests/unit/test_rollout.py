@@ -20,7 +20,7 @@ from drkernel_q.trajectory import Trajectory
 from policy.rollout import GroupOrder, Rollout, rollout_groups, rollout_trajectory, turn_seed
 from policy.sampler.protocol import Prompt, Sample, Sampling
 from policy.sampler.scripted import END, LOGPROB, ScriptedSampler
-from tests.need import ROOT
+from tests.need import PATIENT_S, ROOT
 from tests.rollouts import FakeJudge, a_rollout, answer, by_seed
 from tests.values import MATMUL, SOFTMAX
 
@@ -227,7 +227,7 @@ asyncio.run(main())
 def run_and_kill(store_url: str, after: int) -> int:
     command: Sequence[str] = [sys.executable, "-c", KILLED, store_url, str(after)]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, check=False, cwd=Path("/"), env=environment, timeout=120).returncode
+    return subprocess.run(command, check=False, cwd=Path("/"), env=environment, timeout=PATIENT_S).returncode
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tests.need import PATIENT_S
 from workers import shared
 from workers.integrity import same_bits
 from workers.segment import HostSegment
@@ -144,7 +145,9 @@ def attack(fd: int) -> dict[str, bool]:
         }})
     """
     command = [sys.executable, "-c", textwrap.dedent(program)]
-    printed = subprocess.run(command, pass_fds=[fd], capture_output=True, text=True, check=True, timeout=120).stdout
+    printed = subprocess.run(
+        command, pass_fds=[fd], capture_output=True, text=True, check=True, timeout=PATIENT_S
+    ).stdout
     done: dict[str, bool] = eval(printed)
     return done
 

@@ -12,6 +12,7 @@ from drkernel_q.kernel import Kernel
 from drkernel_q.problem import Problem, find_problem
 from drkernel_q.settings import load_settings
 from drkernel_q.standalone import standalone
+from tests.need import PATIENT_S
 from tests.values import an_evaluation
 
 OWN = "import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return {}\n"
@@ -43,6 +44,8 @@ def test_any_reference_stays_what_it_is(text: str) -> None:
 @pytest.mark.parametrize(("made", "code"), [("torch.softmax(x, -1)", 0), ("torch.zeros_like(x)", 1)])
 def test_it_runs_by_itself(made: str, code: int) -> None:
     text = written(find_problem("softmax", load_settings()), OWN.format(made))
-    done = subprocess.run([sys.executable, "-"], input=text, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-"], input=text, capture_output=True, text=True, timeout=PATIENT_S, check=False
+    )
     assert done.returncode == code, done.stderr
     assert ("outputs agree" in done.stdout) == (code == 0)

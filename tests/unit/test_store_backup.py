@@ -19,6 +19,7 @@ from drkernel_q.store import Store
 from drkernel_q.store.backup import back_up, restore
 from drkernel_q.store.table import Row
 from drkernel_q.trajectory import Message, Trajectory, Turn
+from tests.need import PATIENT_S
 from tests.services import Postgres
 from tests.values import (
     SOFTMAX,
@@ -173,7 +174,7 @@ def test_a_backup_sees_one_moment_while_others_write(store: Store, tmp_path: Pat
             assert counts["attempts"] == counts["kernels"] == counts["evaluations"]
     finally:
         stop.set()
-        writer.join(20)
+        writer.join(PATIENT_S)
     assert store.status().rows["evaluations"] == 3 * len(written)
 
 

@@ -12,6 +12,7 @@ import pytest
 from drkernel_q.errors import BadInput, BadSettings, DrkqError, NoStore, OutdatedStore
 from drkernel_q.store import Store, engine
 from drkernel_q.store.query import ask_sql
+from tests.need import PATIENT_S
 from tests.services import Postgres
 from tests.values import a_reply, a_request
 
@@ -98,13 +99,13 @@ def test_a_lock_that_lasts_is_an_error_and_one_that_ends_is_not(
         connection = sqlite3.connect(path, isolation_level=None)
         connection.execute("BEGIN EXCLUSIVE")
         held.set()
-        release.wait(30)
+        release.wait(PATIENT_S)
         connection.execute("COMMIT")
         connection.close()
 
     holder = threading.Thread(target=hold)
     holder.start()
-    held.wait(10)
+    held.wait(PATIENT_S)
     with Store.open(f"sqlite:///{path}") as store:
         started = time.monotonic()
         with pytest.raises(NoStore, match="locked"):

@@ -8,6 +8,7 @@ from sqlalchemy import text
 
 from drkernel_q.errors import BadInput
 from drkernel_q.store import Store
+from tests.need import PATIENT_S
 from tests.values import a_failure, a_reply, a_request, an_evaluation
 
 PROCESSES = 6
@@ -142,7 +143,7 @@ def test_times_are_utc(store: Store) -> None:
 
 def _record_many(url: str, barrier: Barrier, rounds: list[tuple[object, object]]) -> None:
     with Store.open(url) as store:
-        barrier.wait(30)
+        barrier.wait(PATIENT_S)
         for request, reply in rounds:
             store.record(request, reply)  # type: ignore[arg-type]
 
@@ -162,7 +163,7 @@ def test_six_processes_that_record_the_same_requests_write_each_once(store_url: 
     for process in processes:
         process.start()
     for process in processes:
-        process.join(50)
+        process.join(PATIENT_S)
     assert [process.exitcode for process in processes] == [0] * PROCESSES
     with Store.open(store_url) as store:
         counts = store.status().rows
