@@ -40,7 +40,8 @@ class Postgres:
 
     def start(self) -> None:
         # Without fsync, since it lives for one session.
-        options = {"listen_addresses": "", "unix_socket_directories": str(self.folder), "fsync": "off", "full_page_writes": "off"}
+        options = {"listen_addresses": "", "unix_socket_directories": str(self.folder), "fsync": "off"}
+        options["full_page_writes"] = "off"
         flags = [flag for name, value in options.items() for flag in ("-c", f"{name}={value}")]
         self.process = self._start("postgres", "-D", str(self.folder / "data"), *flags)
         deadline = time.monotonic() + PATIENT_S
