@@ -1,4 +1,4 @@
-"""A real PostgreSQL for the store's tests, and stores on both databases."""
+"""What many tests share: a real PostgreSQL, stores on both databases, and a judge on the cpu device."""
 
 import ctypes
 import itertools
@@ -17,6 +17,7 @@ from sqlalchemy.exc import OperationalError
 
 from drkernel_q.store import Store
 from drkernel_q.store.table import Row
+from tests.judging import Bench
 from tests.need import PATIENT_S, postgres_program, require
 
 _numbers = itertools.count()
@@ -156,6 +157,14 @@ def store(store_url: str) -> Iterator[Store]:
     """An open store, empty, on each kind of database."""
     with Store.open(store_url) as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+def bench() -> Iterator[Bench]:
+    """A judge on the cpu device, for tests that leave it as it was; to start one takes seconds."""
+    bench = Bench("cpu")
+    yield bench
+    bench.close()
 
 
 def _upgrade(url: str) -> None:

@@ -5,7 +5,6 @@
 
 import ast
 import re
-from collections.abc import Iterator
 
 import pytest
 
@@ -14,13 +13,6 @@ from tests.judging import Bench
 
 CASES = load_cases()
 NAMES = [case.name for case in CASES]
-
-
-@pytest.fixture(scope="module")
-def bench() -> Iterator[Bench]:
-    bench = Bench("cpu")
-    yield bench
-    bench.close()
 
 
 def test_there_are_enough_and_no_name_twice() -> None:

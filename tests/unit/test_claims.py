@@ -207,14 +207,10 @@ def test_a_long_reply_is_not_read() -> None:
 
 
 @pytest.mark.slow
-def test_an_error_whose_text_is_no_unicode_is_reported() -> None:
+def test_an_error_whose_text_is_no_unicode_is_reported(bench: Bench) -> None:
     source = "import torch\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n"
     source += "        raise ValueError('a\\ud800b')"
-    bench = Bench("cpu")
-    try:
-        evaluation = bench.judge(builtin("softmax"), source, stages=("correctness",))
-    finally:
-        bench.close()
+    evaluation = bench.judge(builtin("softmax"), source, stages=("correctness",))
     assert evaluation.outcome is Outcome.RUNTIME_ERROR
     assert str(evaluation.error).endswith("ValueError: a?b\n")
     evaluation.model_dump_json()

@@ -1,7 +1,6 @@
 """The judge on the cpu device: honest kernels of many problems, and what each stage gives."""
 
 import textwrap
-from collections.abc import Iterator
 
 import pytest
 
@@ -14,14 +13,6 @@ pytestmark = pytest.mark.slow
 
 SOFTMAX = (EXAMPLES / "softmax.py").read_text()
 ALL = tuple(Stage)
-
-
-@pytest.fixture(scope="module")
-def bench() -> Iterator[Bench]:
-    bench = Bench("cpu")
-    bench.evaluator.wait_ready()
-    yield bench
-    bench.close()
 
 
 def codes(evaluation: Evaluation) -> set[str]:

@@ -1,7 +1,6 @@
 """The judge on less precise products, whole numbers and other weights, on the cpu device."""
 
 import textwrap
-from collections.abc import Iterator
 
 import pytest
 
@@ -17,13 +16,6 @@ pytestmark = pytest.mark.slow
 
 HALF = (FOLDER / "attack" / "f01_half_product.py").read_text()
 TF32 = (FOLDER / "attack" / "f01_tf32_by_hand.py").read_text()
-
-
-@pytest.fixture(scope="module")
-def bench() -> Iterator[Bench]:
-    bench = Bench("cpu")
-    yield bench
-    bench.close()
 
 
 def versions(evaluation: Evaluation) -> list[Precision]:

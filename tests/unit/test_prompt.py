@@ -51,16 +51,12 @@ def test_a_prompt_has_no_seams(name: str, case: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_worked_example_is_right() -> None:
+def test_the_worked_example_is_right(bench: Bench) -> None:
     parts = FOLDER / "default"
-    bench = Bench("cpu")
-    try:
-        # At the sizes shown the interpreter would take minutes.
-        reference = (parts / "example_reference.j2").read_text().replace("1024, 4096", "8, 100").replace("4096", "100")
-        problem = Problem(name="example", source=reference)
-        evaluation = bench.judge(problem, (parts / "example_kernel.j2").read_text())
-    finally:
-        bench.close()
+    # At the sizes shown the interpreter would take minutes.
+    reference = (parts / "example_reference.j2").read_text().replace("1024, 4096", "8, 100").replace("4096", "100")
+    problem = Problem(name="example", source=reference)
+    evaluation = bench.judge(problem, (parts / "example_kernel.j2").read_text())
     assert evaluation.outcome is Outcome.CORRECT
     # All of the work; on this device making a tensor takes time too.
     assert evaluation.profile_ratio is not None

@@ -1,7 +1,5 @@
 """From a judge to a revised verdict: evaluated on the cpu device, stored, and judged again by other rules."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from drkernel_q import rules
@@ -16,13 +14,6 @@ from tests.judging import EXAMPLES, Bench, builtin
 from tests.values import a_reply, a_request
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(scope="module")
-def bench() -> Iterator[Bench]:
-    bench = Bench("cpu")
-    yield bench
-    bench.close()
 
 
 def test_evaluated_stored_and_judged_again(bench: Bench, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
