@@ -2,10 +2,11 @@
 
 import asyncio
 import shutil
+import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -45,11 +46,22 @@ class Site:
         for device in DEVICES:
             name = f"{host.name}-{device}-{len(self.running)}"
             environment = {"DRKQ_BROKER_URL": self.url, "ECHO_NAME": name, "ECHO_LEASE_S": str(LEASE_S)}
+            environment["PYTHONFAULTHANDLER"] = "1"
             with self.log.open("ab") as log:
                 self.running[name] = host.start([*WORKER, "--device", device], environment, log)
 
     def of(self, host: Host) -> dict[str, "subprocess.Popen[bytes]"]:
         return {name: process for name, process in self.running.items() if name.startswith(host.name)}
+
+    def codes(self, processes: Collection["subprocess.Popen[bytes]"]) -> list[int]:
+        """Wait for processes that were told to leave; those that do not are made to say where they are."""
+        try:
+            return [process.wait(PATIENT_S) for process in processes]
+        except subprocess.TimeoutExpired:
+            for process in processes:
+                process.send_signal(signal.SIGABRT)
+                process.wait()
+            raise AssertionError(self.log.read_text()) from None
 
     def serving(self) -> Counter[str]:
         """Count the live workers of each host."""
@@ -108,7 +120,7 @@ async def test_a_host_that_vanishes_and_one_that_restarts_cost_nothing(sqlite_te
             each_once(store, {reply.id: "correct" for reply in [*replies, *late]})
         with here.broker.client() as client:
             assert client.xlen(keys.RESULTS_DEAD) == 0
-        assert [process.wait(PATIENT_S) for process in leaving.values()] == [0] * len(DEVICES)
+        assert here.codes(leaving.values()) == [0] * len(DEVICES)
     assert not spaces()
 
 
