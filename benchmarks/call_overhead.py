@@ -15,11 +15,11 @@ import torch
 
 from benchmarks.stopwatch import WRAPPER
 from tests.judging import Bench, builtin
-from workers import trial
-from workers.reference import Reference
-from workers.remote import RemoteCandidate
-from workers.session import Session
-from workers.side import CandidateSide
+from workers.comparison.reference import Reference
+from workers.judging import trial
+from workers.judging.remote import RemoteCandidate
+from workers.judging.session import Session
+from workers.judging.side import CandidateSide
 
 
 def times_ms(call: Callable[[], object], count: int) -> dict[str, float]:

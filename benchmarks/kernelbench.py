@@ -149,7 +149,7 @@ def enter_device(device: str, mask: dict[str, str]) -> None:
     """Make this process one that runs references on `device`."""
     os.environ.update(mask)
     if device == "cpu":
-        from workers import interpreter
+        from workers.cpu import interpreter
 
         interpreter.prepare()
         interpreter.install()
@@ -157,8 +157,8 @@ def enter_device(device: str, mask: dict[str, str]) -> None:
 
 def examine(problem: Problem, device: str) -> dict[str, Any]:
     """Run a reference and describe its inputs and outputs."""
-    from workers import trial
-    from workers.reference import Reference
+    from workers.comparison.reference import Reference
+    from workers.judging import trial
 
     start = time.perf_counter()
     try:
@@ -173,9 +173,9 @@ def examine(problem: Problem, device: str) -> dict[str, Any]:
 
 def describe(reference: Any) -> dict[str, Any]:
     """Run the reference that was built on fresh inputs, twice."""
-    from workers import integrity
-    from workers.measure import measure, row_scale
-    from workers.shared import flatten
+    from workers.comparison.measure import measure, row_scale
+    from workers.exchange import integrity
+    from workers.exchange.shared import flatten
 
     inputs = reference.inputs(2)
     expected = reference.expected(inputs)

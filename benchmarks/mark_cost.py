@@ -15,7 +15,7 @@ from statistics import median
 
 import click
 
-from workers.clock import listener
+from workers.judging.clock import listener
 
 APART_S = 4e-4
 

@@ -20,10 +20,10 @@ from drkernel_q.environment import Environment
 from drkernel_q.evaluation import EvaluationRequest, Protocol
 from drkernel_q.kernel import Kernel
 from tests.judging import EXAMPLES, Bench, builtin
-from workers.judge import Judge
-from workers.remote import RemoteCandidate
-from workers.spare import Spares
-from workers.wire import Channel
+from workers.isolation.wire import Channel
+from workers.judging.judge import Judge
+from workers.judging.remote import RemoteCandidate
+from workers.judging.spare import Spares
 
 Rows = dict[str, dict[str, list[float]]]
 

@@ -164,7 +164,7 @@ class Frame(NamedTuple):
     @property
     def is_own(self) -> bool:
         """Whether it is in the kernel's own file, and not in the harness's module of the same name."""
-        return self.path.endswith("/candidate.py") and not self.path.endswith("/workers/candidate.py")
+        return self.path.endswith("/candidate.py") and not self.path.endswith("/workers/harness/candidate.py")
 
 
 def explain_error(error: str) -> Iterator[str]:

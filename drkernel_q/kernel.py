@@ -10,7 +10,7 @@ from typing import NamedTuple
 from drkernel_q.errors import BadKernelFile
 from drkernel_q.value import Value, content_hash
 
-#: Largest file that is read at all; anything the judge accepts is far smaller (`workers.judge.MAX_SOURCE_BYTES`).
+#: Largest file that is read at all; what the judge accepts is far smaller (`workers.judging.judge.MAX_SOURCE_BYTES`).
 MAX_FILE_BYTES = 64 * 2**20
 _FENCE = re.compile(r"^ {0,3}(?P<fence>`{3,}|~{3,})[ \t]*(?P<language>[^\s`]*)")
 _PYTHON = frozenset({"python", "python3", "py"})

@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from workers.wire import Channel
+from workers.isolation.wire import Channel
 
 #: Rows and columns of the matrices.
 SIZE = 64

@@ -10,7 +10,8 @@ from celery.signals import worker_process_init
 from drkernel_q.journal import journal
 from drkernel_q.queue.app import celery_app
 from drkernel_q.settings import load_settings
-from workers import linux, task
+from workers import task
+from workers.isolation import linux
 
 # The environment of this process holds the broker's password; nobody of the same user may read it.
 linux.prctl(linux.PR_SET_DUMPABLE, 0)

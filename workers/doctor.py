@@ -35,7 +35,7 @@ def main() -> None:
 
 def sandbox() -> Fact:
     """Try every measure that confines candidates."""
-    from workers.sandbox import probe, probing_uid
+    from workers.isolation.sandbox import probe, probing_uid
 
     return {"measures": probe(probing_uid())}
 

@@ -22,13 +22,13 @@ from drkernel_q.quarantine import Quarantine
 from drkernel_q.queue.app import GRACE_S
 from drkernel_q.request import Request
 from drkernel_q.settings import Settings
-from workers import fault
 from workers.device import Device, lanes_of
 from workers.family import Family, Process
 from workers.gate import Gate, OpenGate
 from workers.health import Health
+from workers.isolation import fault
+from workers.isolation.wire import Channel, WireClosed, WireTimeout
 from workers.monitor import Monitor
-from workers.wire import Channel, WireClosed, WireTimeout
 
 #: How often a running evaluation is asked for, seconds.
 CANCEL_POLL_S = 1.0

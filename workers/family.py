@@ -6,8 +6,8 @@ from typing import Any
 
 from drkernel_q.settings import Settings
 from workers.device import Device
-from workers.wire import Channel, WireClosed, WireTimeout
-from workers.zygote import Zygote, ZygoteConfig
+from workers.isolation.wire import Channel, WireClosed, WireTimeout
+from workers.isolation.zygote import Zygote, ZygoteConfig
 
 #: Longest time for a process to say that it is still there.
 ANSWER_S = 10.0

@@ -19,9 +19,9 @@ import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from workers import linux, sandbox
-from workers.wire import Channel, WireClosed, WireTimeout, close_all
-from workers.zygote import REAP_S, ZygoteConfig
+from workers.isolation import linux, sandbox
+from workers.isolation.wire import Channel, WireClosed, WireTimeout, close_all
+from workers.isolation.zygote import REAP_S, ZygoteConfig
 
 _EXIT_POLL_S = 0.01
 #: Begins the name of a candidate's private folder.
@@ -199,13 +199,13 @@ def _become(
         conn, zygote_fd = _arrange_descriptors(fds, zygote_sock)
         random.seed()
         if role == "candidate":
-            from workers import candidate
+            from workers.harness import candidate
 
             assert workdir is not None
             memory = config.memory_bytes if config.device == "cpu" else None
             candidate.main(conn, config.device, sandbox.Confinement(workdir, uid, memory))
         elif role == "audit":
-            from workers import audit
+            from workers.judging import audit
 
             audit.main(conn, config.device, config.memory_bytes if config.device == "cpu" else None)
         elif role in ("selftest", "canary"):
@@ -213,7 +213,7 @@ def _become(
 
             (canary if role == "canary" else selftest).main(conn, config.device)
         else:
-            from workers import judge
+            from workers.judging import judge
 
             judge.main(conn, zygote_fd, config.device, config.memory_bytes)
         code = 0
@@ -249,7 +249,7 @@ def _boot(config: ZygoteConfig) -> dict[str, Any]:
         config = config._replace(first_uid=uid if sandbox.expose_code(uid) else None)
     measures = sandbox.probe(config.first_uid)  # forks, so it comes before torch
     if config.device == "cpu":
-        from workers import interpreter
+        from workers.cpu import interpreter
 
         interpreter.prepare()
     import torch
@@ -261,7 +261,9 @@ def _boot(config: ZygoteConfig) -> dict[str, Any]:
     import torch.profiler
     from torch._dynamo.mutation_guard import install_generation_tagging_init
 
-    from workers import audit, canary, candidate, judge, selftest  # noqa: F401 - once here instead of in every fork
+    from workers import canary, selftest  # noqa: F401 - once here instead of in every fork
+    from workers.harness import candidate  # noqa: F401 - once here instead of in every fork
+    from workers.judging import audit, judge  # noqa: F401 - once here instead of in every fork
 
     if config.device == "cuda":
         from triton.backends.nvidia.driver import CudaDriver

@@ -17,12 +17,12 @@ from drkernel_q import quarantine
 from drkernel_q.errors import UnreliableClock
 from drkernel_q.evaluation import Failure
 from drkernel_q.quarantine import Quarantine
-from workers import fault
 from workers.device import Device
 from workers.family import Family
 from workers.gate import Gate
+from workers.isolation import fault
+from workers.isolation.wire import WireClosed, WireTimeout
 from workers.monitor import FATAL_XIDS, PROGRAM_XIDS, Monitor
-from workers.wire import WireClosed, WireTimeout
 
 #: Longest time for the self-test of the stop-watch with the first canary, and for a canary alone, seconds.
 SELFTEST_S, CANARY_S = 60.0, 30.0

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 import torch
 
 from workers import canary
-from workers.stopwatch import Stopwatch
-from workers.wire import Channel
+from workers.exchange.stopwatch import Stopwatch
+from workers.isolation.wire import Channel
 
 #: Length of the spin, clock cycles (about 5 ms), and of the wait on the CPU, seconds.
 SPIN_CYCLES = 10_000_000

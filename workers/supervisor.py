@@ -28,8 +28,8 @@ from drkernel_q.queue.registry import (
 )
 from drkernel_q.queue.turns import list_names
 from drkernel_q.settings import Settings, without_password
-from workers import linux, sandbox
 from workers.device import Device, find_device, lane_id, lanes_of, lock_device
+from workers.isolation import linux, sandbox
 from workers.presence import Presence
 
 #: A Celery that ends within this time of its start counts as a quick failure; after `MOST_QUICK` of them we give up.

@@ -27,7 +27,7 @@ from drkernel_q.rules import RULES_VERSION
 from drkernel_q.settings import Settings
 from workers.device import Device, device_lease, find_device, lane_id, lanes_of
 from workers.evaluator import Evaluator, Judged
-from workers.wire import WireClosed, WireTimeout
+from workers.isolation.wire import WireClosed, WireTimeout
 
 log = get_task_logger(__name__)
 #: Tells of each evaluation, apart from what Celery tells of itself.

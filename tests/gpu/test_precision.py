@@ -14,9 +14,9 @@ from drkernel_q.problem import Problem, builtin_files, load_problem
 from drkernel_q.reward import reward
 from tests.adversarial.cases import FOLDER
 from tests.judging import Bench, builtin
-from workers.correctness import Comparison, compare
-from workers.reference import Reference
-from workers.whole import deviation, make_task
+from workers.comparison.correctness import Comparison, compare
+from workers.comparison.reference import Reference
+from workers.judging.whole import deviation, make_task
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(900)]
 

@@ -16,8 +16,8 @@ from drkernel_q.evaluation import Evaluation, Integrity, Outcome
 from drkernel_q.profile import KernelProfile, Origin, Profile
 from tests.adversarial.cases import FOLDER, Case, load_case
 from tests.judging import EXAMPLES, Bench, builtin
-from workers.profiler import Profiler
-from workers.trace import Trace
+from workers.exchange.trace import Trace
+from workers.harness.profiler import Profiler
 
 pytestmark = [
     pytest.mark.gpu,

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from tests.need import ROOT
 from tests.unit.interpreted import assert_close
-from workers import interpreter
+from workers.cpu import interpreter
 
 KERNELS = sorted((ROOT / "tests" / "kernels").glob("*.py"))
 

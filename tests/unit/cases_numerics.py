@@ -11,8 +11,8 @@ from triton.language.extra import libdevice
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from tests.unit.interpreted import assert_close, raises
-from workers import libdevice as host_libdevice
-from workers import numerics
+from workers.cpu import libdevice as host_libdevice
+from workers.cpu import numerics
 
 
 @triton.jit

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from tests.unit.interpreted import raises
-from workers import hosttensor
+from workers.cpu import hosttensor
 
 CUDA = torch.device("cuda", 0)
 WAYS_TO_SAY_CUDA = ("cuda", "cuda:0", torch.device("cuda"), CUDA, 0)

@@ -12,7 +12,7 @@ from torch import nn
 from triton.runtime import driver
 
 from tests.unit.interpreted import raises
-from workers import interpreter
+from workers.cpu import interpreter
 
 
 @triton.jit

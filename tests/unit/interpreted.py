@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import torch
 
-from workers import interpreter
+from workers.cpu import interpreter
 
 
 def assert_close(actual: torch.Tensor, expected: torch.Tensor, tolerance: float) -> None:

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drkernel_q.profile import Origin, Profile
-from workers.attribution import MAX_ROWS, Identity, attribute, origin
-from workers.trace import Row, Span, Trace
+from workers.exchange.trace import Row, Span, Trace
+from workers.judging.attribution import MAX_ROWS, Identity, attribute, origin
 
 OWN = frozenset(
     {

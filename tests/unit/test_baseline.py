@@ -11,10 +11,10 @@ from drkernel_q.correctness import Precision
 from drkernel_q.evaluation import Baseline
 from drkernel_q.problem import Problem
 from tests.values import an_environment
-from workers import timing
-from workers.baseline import Remembered, line_up, race
-from workers.side import CandidateSide, Version
-from workers.timing import Race, summarize
+from workers.judging import timing
+from workers.judging.baseline import Remembered, line_up, race
+from workers.judging.side import CandidateSide, Version
+from workers.judging.timing import Race, summarize
 
 EAGER, COMPILED = (Baseline.EAGER, Precision.REFERENCE), (Baseline.COMPILE, Precision.REFERENCE)
 TUNED = (Baseline.MAX_AUTOTUNE, Precision.REFERENCE)

@@ -18,14 +18,14 @@ import torch
 
 from drkernel_q.evaluation import Outcome
 from tests.judging import Bench, builtin
-from workers import correctness
-from workers.answer import Answer
-from workers.claim import MAX_TEXT, CandidateFailed
-from workers.measure import Expected
-from workers.remote import RemoteCandidate
-from workers.session import Session
-from workers.wire import LENGTH, SEAL, Channel, WireClosed, close_all, sealer
-from workers.zygote import Child, Zygote
+from workers.comparison import correctness
+from workers.comparison.measure import Expected
+from workers.isolation.wire import LENGTH, SEAL, Channel, WireClosed, close_all, sealer
+from workers.isolation.zygote import Child, Zygote
+from workers.judging.answer import Answer
+from workers.judging.claim import MAX_TEXT, CandidateFailed
+from workers.judging.remote import RemoteCandidate
+from workers.judging.session import Session
 
 #: What the harness would say of an honest call on 8 rows of 128.
 HONEST: dict[str, Any] = {
@@ -219,10 +219,10 @@ def test_an_error_whose_text_is_no_unicode_is_reported(bench: Bench) -> None:
 def test_the_harness_is_left_out_of_a_traceback() -> None:
     trace = [
         "Traceback (most recent call last):",
-        '  File "/opt/drkq/workers/outside.py", line 104, in _attempt',
+        '  File "/opt/drkq/workers/harness/outside.py", line 104, in _attempt',
         "    answer = True, function(*arguments)",
         "                   ^^^^^^^^^^^^^^^^^^^^",
-        '  File "/opt/drkq/workers/theirs.py", line 58, in forwarded',
+        '  File "/opt/drkq/workers/harness/theirs.py", line 58, in forwarded',
         "    return model(*inputs)",
         '  File "/tmp/candidate/candidate.py", line 19, in forward',
         "    return x.no_such_thing",

@@ -9,8 +9,10 @@ import time
 import numpy as np
 import pytest
 
-from workers import linux
-from workers.clock import (
+from workers.comparison.measure import Expected
+from workers.exchange.stopwatch import Stopwatch
+from workers.isolation import linux
+from workers.judging.clock import (
     BURSTS,
     CHECKS,
     MARK_NOISE_MS,
@@ -22,8 +24,6 @@ from workers.clock import (
     read_until_agreed,
     warm_up,
 )
-from workers.measure import Expected
-from workers.stopwatch import Stopwatch
 
 
 class Bursts:

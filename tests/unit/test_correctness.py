@@ -11,9 +11,9 @@ from torch import Tensor
 
 from drkernel_q.correctness import Correctness
 from drkernel_q.evaluation import Outcome
-from workers import measure
-from workers.correctness import Comparison, compare, is_degenerate, precision_class
-from workers.measure import Expected, is_as_exact
+from workers.comparison import measure
+from workers.comparison.correctness import Comparison, compare, is_degenerate, precision_class
+from workers.comparison.measure import Expected, is_as_exact
 
 K = 512
 

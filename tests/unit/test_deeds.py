@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import pytest
 
-from workers.deeds import audit_hook, library
-from workers.text import Text
+from workers.harness.deeds import audit_hook, library
+from workers.harness.text import Text
 
 SNEAK = "def sneak(tell):\n    tell('sys._getframe', ())\n"
 
@@ -46,7 +46,7 @@ def elsewhere(function: Callable[..., Any], *arguments: Any) -> None:
         ("gc.get_objects", (-1,), "introspection"),
         ("object.__getattr__", (None, "tb_frame"), "introspection"),
         ("object.__getattr__", (None, "f_code"), None),
-        ("import", ("workers.state", None), "introspection"),
+        ("import", ("workers.harness.state", None), "introspection"),
         ("import", ("json", None), None),
         ("ctypes.dlopen", ("libc.so.6",), "foreign calls"),
         ("open", ("file", "r", 0), None),

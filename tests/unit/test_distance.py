@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
-from workers import distance as measured
-from workers import measure
+from workers.comparison import distance as measured
+from workers.comparison import measure
 
 
 @pytest.fixture(autouse=True)

@@ -14,12 +14,12 @@ from torch.nn import functional
 from drkernel_q.correctness import Precision
 from drkernel_q.evaluation import Outcome
 from drkernel_q.problem import builtin_files, load_problem
-from workers import measure
-from workers.arithmetic import ROUNDINGS, Rounding, largest_value, products_in, rounded
-from workers.correctness import Comparison, compare
-from workers.downgrade import overlay, unevenness
-from workers.measure import Expected, can_tell, is_as_exact, row_scale
-from workers.reference import Reference
+from workers.comparison import measure
+from workers.comparison.arithmetic import ROUNDINGS, Rounding, largest_value, products_in, rounded
+from workers.comparison.correctness import Comparison, compare
+from workers.comparison.downgrade import overlay, unevenness
+from workers.comparison.measure import Expected, can_tell, is_as_exact, row_scale
+from workers.comparison.reference import Reference
 
 NEAREST, MIDDLE, TRUNCATED = ROUNDINGS[Precision.TF32]
 (HALF,) = ROUNDINGS[Precision.FP16]

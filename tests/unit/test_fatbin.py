@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.need import PATIENT_S
-from workers.fatbin import MAX_BYTES, DeviceKernel, kernels_of
-from workers.profiler import built_kernels
+from workers.harness.fatbin import MAX_BYTES, DeviceKernel, kernels_of
+from workers.harness.profiler import built_kernels
 
 PTXAS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "ptxas"
 PTX = """

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers import fault
+from workers.isolation import fault
 
 
 class AcceleratorError(RuntimeError):

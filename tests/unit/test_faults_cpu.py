@@ -17,10 +17,10 @@ from drkernel_q.problem import Problem
 from tests.faulty import FORK_BOMB, ON_THE_HOST, Faulty, named
 from tests.judging import EXAMPLES, Bench, builtin
 from tests.sick import SickDevice
-from workers.claim import CandidateFailed
 from workers.health import MOST_LOOKS
-from workers.remote import RemoteCandidate
-from workers.zygote import Zygote
+from workers.isolation.zygote import Zygote
+from workers.judging.claim import CandidateFailed
+from workers.judging.remote import RemoteCandidate
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,7 @@ from drkernel_q.profile import KernelProfile, Origin, Profile
 from tests.values import a_failure, a_reply, a_request, an_environment, an_evaluation
 
 RAISED = """Traceback (most recent call last):
-  File "/opt/site/workers/candidate.py", line 92, in serve
+  File "/opt/site/workers/harness/candidate.py", line 92, in serve
     reply = operations[message["op"]](message, fds) | {"ok": True}
             ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
   File "/tmp/drkq-x7f3/w/candidate.py", line 12, in forward

@@ -14,8 +14,8 @@ from drkernel_q.evaluation import Failure
 from workers import health
 from workers.device import find_device
 from workers.health import EVERY, MOST_LOOKS, Health
+from workers.isolation.wire import WireClosed, WireTimeout
 from workers.monitor import Monitor
-from workers.wire import WireClosed, WireTimeout
 
 CPU = find_device("cpu")
 WELL: dict[str, Any] = {"complaint": None, "milliseconds": 2.0, "faults": []}

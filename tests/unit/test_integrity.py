@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from drkernel_q.observation import Weight
-from workers.integrity import OUTPUT_RULES, checksum, is_plain, output_codes, same_bits
+from workers.exchange.integrity import OUTPUT_RULES, checksum, is_plain, output_codes, same_bits
 
 X = torch.randn(4, 6)
 WEIGHT = nn.Parameter(torch.randn(6))

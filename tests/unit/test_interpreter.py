@@ -20,7 +20,7 @@ CASES = [
 KERNELS = sorted(path.stem for path in (ROOT / "tests" / "kernels").glob("*.py"))
 CANNOT_PREPARE = """
 import triton
-from workers import interpreter
+from workers.cpu import interpreter
 for step in (interpreter.prepare, interpreter.install):
     try:
         step()

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from tests.judging import builtin
-from workers import locality
-from workers.locality import is_local
-from workers.reference import Reference
-from workers.shared import leaves
+from workers.comparison import locality
+from workers.comparison.locality import is_local
+from workers.comparison.reference import Reference
+from workers.exchange.shared import leaves
 
 
 def draw(*shapes: tuple[int, ...]) -> tuple[list[Any], list[Any]]:

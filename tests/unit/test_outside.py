@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from workers.outside import Outside, OutsideFailed
+from workers.harness.outside import Outside, OutsideFailed
 
 
 @pytest.fixture(scope="module")

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from workers import measure, pattern
-from workers.correctness import compare
-from workers.measure import Expected
-from workers.pattern import find_pattern, region_of
+from workers.comparison import measure, pattern
+from workers.comparison.correctness import compare
+from workers.comparison.measure import Expected
+from workers.comparison.pattern import find_pattern, region_of
 
 
 @pytest.fixture(autouse=True)

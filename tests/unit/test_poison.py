@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.poison import _GAPS, _SPARSE_BYTES, SMALL_BYTES, _filled, _lacking, poison
+from workers.harness.poison import _GAPS, _SPARSE_BYTES, SMALL_BYTES, _filled, _lacking, poison
 
 
 @given(st.lists(st.integers(0, 4 * SMALL_BYTES), max_size=6), st.lists(st.integers(1, 4 * SMALL_BYTES), max_size=9))

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from workers import probe
-from workers.integrity import same_bits
+from workers.exchange.integrity import same_bits
+from workers.judging import probe
 
 LAYOUTS: dict[str, Callable[[], Tensor]] = {
     "matrix": lambda: torch.randn(6, 9),

@@ -11,11 +11,11 @@ from torch.profiler import record_function
 from drkernel_q.evaluation import Outcome
 from drkernel_q.profile import KernelProfile, Origin, Profile
 from tests.judging import builtin
-from workers.answer import Answer
-from workers.profiler import Profiler
-from workers.profiling import fault_of, host_fault_of, time_reference, unreplaced
-from workers.reference import Reference
-from workers.trace import CALL_RANGE, OWN_RANGE, Row, Span, Trace
+from workers.comparison.reference import Reference
+from workers.exchange.trace import CALL_RANGE, OWN_RANGE, Row, Span, Trace
+from workers.harness.profiler import Profiler
+from workers.judging.answer import Answer
+from workers.judging.profiling import fault_of, host_fault_of, time_reference, unreplaced
 
 
 def spans(*windows_us: float) -> Trace:

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from drkernel_q.problem import Problem
-from workers.recheck import FULL, Recheck
-from workers.reference import Reference
+from workers.comparison.recheck import FULL, Recheck
+from workers.comparison.reference import Reference
 
 SOURCE = """
 import torch

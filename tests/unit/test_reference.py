@@ -10,10 +10,10 @@ import torch
 from drkernel_q.errors import BadProblem
 from drkernel_q.evaluation import Baseline, Outcome
 from drkernel_q.problem import Problem, builtin_files, load_problem
-from workers.correctness import compare
-from workers.integrity import same_bits
-from workers.reference import Reference
-from workers.trial import check_inputs
+from workers.comparison.correctness import compare
+from workers.comparison.reference import Reference
+from workers.exchange.integrity import same_bits
+from workers.judging.trial import check_inputs
 
 LINEAR = """
     import torch, torch.nn as nn

@@ -11,13 +11,13 @@ import torch
 from drkernel_q.evaluation import Outcome
 from drkernel_q.settings import Settings
 from tests.judging import EXAMPLES, builtin
-from workers import trial
-from workers.claim import CandidateFailed
+from workers.comparison.reference import Reference
 from workers.device import find_device
 from workers.family import Family
-from workers.reference import Reference
-from workers.remote import RemoteCandidate
-from workers.session import Session
+from workers.judging import trial
+from workers.judging.claim import CandidateFailed
+from workers.judging.remote import RemoteCandidate
+from workers.judging.session import Session
 
 EXAMPLE = (EXAMPLES / "softmax.py").read_text()
 SLOW = EXAMPLE.replace("import torch\n", "import time\nimport torch\ntime.sleep(0.3)\n", 1)

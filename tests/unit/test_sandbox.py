@@ -15,7 +15,7 @@ import pytest
 
 from drkernel_q.evaluation import Evaluation, Outcome
 from tests.judging import Bench, builtin
-from workers import linux, sandbox
+from workers.isolation import linux, sandbox
 
 pytestmark = pytest.mark.slow
 
@@ -406,7 +406,7 @@ def test_two_workers_never_share_users() -> None:
 @contextmanager
 def claimed() -> Iterator[tuple[int, "subprocess.Popen[str]"]]:
     """Claim users in another process; give the first of them, and the process."""
-    program = "from workers import sandbox; print(sandbox.claim_uids(3_000_000), flush=True); input()"
+    program = "from workers.isolation import sandbox; print(sandbox.claim_uids(3_000_000), flush=True); input()"
     command = [sys.executable, "-c", program]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -15,9 +15,9 @@ from tests.values import a_request
 from workers import family
 from workers.device import find_device
 from workers.evaluator import Evaluator
+from workers.exchange.stopwatch import Stopwatch
 from workers.family import Family
 from workers.selftest import find_faults
-from workers.stopwatch import Stopwatch
 
 
 def test_the_stopwatch_can_be_trusted_here() -> None:

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.need import PATIENT_S
-from workers import shared
-from workers.integrity import same_bits
-from workers.segment import HostSegment
-from workers.shared import MAX_DEPTH, TensorSpec, flatten, layout, scalars_of, shape_of, specs_from, unflatten
+from workers.exchange import shared
+from workers.exchange.integrity import same_bits
+from workers.exchange.segment import HostSegment
+from workers.exchange.shared import MAX_DEPTH, TensorSpec, flatten, layout, scalars_of, shape_of, specs_from, unflatten
 
 # fmt: off
 NAMES = [

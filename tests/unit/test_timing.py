@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from drkernel_q.correctness import Precision
 from drkernel_q.evaluation import Baseline
-from workers.timing import Plan, plan, summarize
+from workers.judging.timing import Plan, plan, summarize
 
 EAGER, COMPILED = (Baseline.EAGER, Precision.REFERENCE), (Baseline.COMPILE, Precision.TF32)
 

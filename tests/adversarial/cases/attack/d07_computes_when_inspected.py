@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from workers import integrity
+from workers.exchange import integrity
 
 @triton.jit
 def softmax_kernel(x_ptr, y_ptr, columns, BLOCK: tl.constexpr):

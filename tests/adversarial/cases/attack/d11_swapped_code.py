@@ -11,7 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
-from workers.stopwatch import Stopwatch
+from workers.exchange.stopwatch import Stopwatch
 
 @triton.jit
 def softmax_kernel(x_ptr, y_ptr, columns, BLOCK: tl.constexpr):

