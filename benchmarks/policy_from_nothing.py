@@ -27,14 +27,14 @@ from drkernel_q.evaluation import Evaluation, Protocol
 from drkernel_q.prompt import load_templates
 from drkernel_q.settings import load_settings
 from policy.config import load_config
-from policy.judging import open_judge
-from policy.model import make_model
-from policy.rollout import GroupOrder, Rollout, RolloutConfig, rollout_groups
+from policy.model.model import make_model
+from policy.model.tokenizer import read_texts
+from policy.rollouts.judging import open_judge
+from policy.rollouts.rollout import GroupOrder, Rollout, RolloutConfig, rollout_groups
 from policy.sampler.factory import open_sampler
 from policy.sampler.protocol import Sampling
 from policy.sft.config import SftConfig
 from policy.sft.run import run_sft
-from policy.tokenizer import read_texts
 
 #: Far from the seed of any training set, though chains are held out whatever the seed.
 HELD_OUT_SEED = 1_000_003

@@ -19,8 +19,8 @@ from drkernel_q.kernel import Kernel
 from drkernel_q.problem import Problem, builtin_files, load_problem
 from drkernel_q.settings import Settings
 from drkernel_q.store import Store
-from policy.judging import QueueJudge, open_judge
-from policy.rollout import GroupOrder, Rollout, RolloutConfig, rollout_groups
+from policy.rollouts.judging import QueueJudge, open_judge
+from policy.rollouts.rollout import GroupOrder, Rollout, RolloutConfig, rollout_groups
 from policy.sampler.protocol import Prompt, Sampling
 from policy.sampler.scripted import ScriptedSampler
 

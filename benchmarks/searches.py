@@ -28,15 +28,15 @@ from drkernel_q.problem import Problem, find_problems
 from drkernel_q.settings import load_settings
 from drkernel_q.store import Store
 from drkernel_q.store.fact_file import import_facts
-from policy.budget import Budget, Limits
-from policy.context import Strategy
-from policy.judging import Judge, open_judge
-from policy.recorded import RecordedJudge
-from policy.resumption import announce
-from policy.rollout import Rollout, RolloutConfig
+from policy.rollouts.judging import Judge, open_judge
+from policy.rollouts.recorded import RecordedJudge
+from policy.rollouts.resumption import announce
+from policy.rollouts.rollout import Rollout, RolloutConfig
 from policy.sampler.factory import open_sampler
 from policy.sampler.protocol import Sampler, Sampling
-from policy.scaling import Chain, ScalingConfig, Search
+from policy.search.budget import Budget, Limits
+from policy.search.context import Strategy
+from policy.search.scaling import Chain, ScalingConfig, Search
 
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
 #: A kernel counts that is so many times as fast as the reference.

@@ -3,8 +3,8 @@
 from typing import Any
 
 from drkernel_q.store import Store
-from policy.collect import CollectConfig, Collection
-from policy.rollout import RolloutConfig
+from policy.rollouts.collect import CollectConfig, Collection
+from policy.rollouts.rollout import RolloutConfig
 from policy.sampler.protocol import Sampling
 from policy.sampler.scripted import ScriptedSampler
 from tests.rollouts import FakeJudge, by_seed

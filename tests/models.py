@@ -4,7 +4,7 @@ from pathlib import Path
 
 import torch
 
-from policy.model import load_model, make_model, save_model
+from policy.model.model import load_model, make_model, save_model
 from tests.need import ROOT
 
 TEXTS = [path.read_text() for path in sorted((ROOT / "examples").glob("*.py"))]

@@ -7,7 +7,7 @@ from drkernel_q.evaluation import Evaluation
 from drkernel_q.kernel import Kernel
 from drkernel_q.problem import Problem
 from drkernel_q.store import Store
-from policy.rollout import Rollout, RolloutConfig
+from policy.rollouts.rollout import Rollout, RolloutConfig
 from policy.sampler.protocol import Prompt, Sampling
 from policy.sampler.scripted import ScriptedSampler
 from tests.values import an_evaluation

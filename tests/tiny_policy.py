@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import torch
 from torch import Tensor, nn
 
-from policy.batch import TurnRow, micro_batches
-from policy.logprob import score
-from policy.loss import LossConfig, normaliser, policy_loss
+from policy.method.batch import TurnRow, micro_batches
+from policy.method.logprob import score
+from policy.method.loss import LossConfig, normaliser, policy_loss
 
 WORDS, WIDTH, PLACES = 11, 8, 64
 

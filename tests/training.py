@@ -10,8 +10,8 @@ from transformers import Qwen3Config, Qwen3ForCausalLM
 from drkernel_q.evaluation import Evaluation
 from drkernel_q.kernel import Kernel
 from drkernel_q.problem import Problem
-from policy.batch import TurnRow
-from policy.recipe import TrainConfig
+from policy.method.batch import TurnRow
+from policy.training.recipe import TrainConfig
 from tests.need import ROOT
 from tests.values import an_evaluation
 

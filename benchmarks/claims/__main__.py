@@ -41,8 +41,8 @@ from drkernel_q.settings import load_settings
 from drkernel_q.store import Store
 from drkernel_q.store.export import write_file, write_lines
 from drkernel_q.store.fact_file import import_facts
-from policy.ablation import AblationConfig, plan, series
 from policy.config import load_config
+from policy.grading.ablation import AblationConfig, plan, series
 
 #: Conversations of a step of fine-tuning, as in the preset `tiny`.
 BATCH = 32

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from statistics import fmean
 from typing import Any
 
-from policy.curve import Series, at_the_end, estimate, unrest
+from policy.grading.curve import Series, at_the_end, estimate, unrest
 
 Number = Callable[[Series], float | None]
 #: Steps at the beginning that stand for the policy before it learned.

@@ -13,7 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from drkernel_q.cli.output import say
-from policy.model import load_model, save_model
+from policy.model.model import load_model, save_model
 from policy.sft.conversation import IGNORED, Row, encode_conversations, read_conversations
 
 RATE, WARMUP, BETAS, DECAY, LONGEST = 3e-3, 0.03, (0.9, 0.98), 0.01, 1.0

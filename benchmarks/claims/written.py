@@ -69,7 +69,7 @@ class Order(NamedTuple):
 
 async def written(chosen: Subset, order: Order) -> Written:
     """Have a policy write over several turns, told what `Guess` says, and count its kernels, problem by problem."""
-    from policy.rollout import GroupOrder, Rollout, RolloutConfig, rollout_groups
+    from policy.rollouts.rollout import GroupOrder, Rollout, RolloutConfig, rollout_groups
     from policy.sampler.protocol import Sampling
     from policy.sampler.transformers import TransformersSampler
 

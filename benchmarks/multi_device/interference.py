@@ -20,8 +20,8 @@ from policy.sampler.protocol import Sampler, Sampling
 from tests.judging import EXAMPLES
 
 if TYPE_CHECKING:
+    from policy.model.shape import Size
     from policy.sampler.server import VllmServer
-    from policy.shape import Size
 
 #: What is timed: a kernel, and torch's own as its own rival, whose speedup is 1.
 KERNEL, RIVAL = "softmax", "A/A"
@@ -160,7 +160,7 @@ class Generation:
 @asynccontextmanager
 async def writer(model: Path, order: Order) -> AsyncIterator[Writer]:
     """Make a small model and have it on the second device: in vLLM, or in this process where there is no vLLM."""
-    from policy.model import make_model  # torch takes seconds to import
+    from policy.model.model import make_model  # torch takes seconds to import
     from policy.sampler.transformers import TransformersSampler
 
     size: Size = "5m" if order.kind == "cuda" else "tiny"

@@ -178,7 +178,7 @@ async def ahead(order: Order, site: Site) -> None:
 def teach_by_heart(folder: Path, order: Order) -> float:
     """Make a small model that writes kernels of a few problems; return the loss at the end."""
     from benchmarks.claims.taught import teach  # torch takes seconds to import
-    from policy.model import make_model
+    from policy.model.model import make_model
 
     few, epochs = (8, 150) if order.kind == "cuda" else (2, 30)
     exercises = [each for each in generate(0, 5 * few, [1]) if each.split == "train"][:few]

@@ -12,12 +12,12 @@ from drkernel_q import record
 from drkernel_q.cli.output import emit_json, emit_table, emit_text, say
 from drkernel_q.errors import BadSettings, Cancelled
 from drkernel_q.settings import load_settings
-from policy.ablation import AblationConfig, ArmRun, chosen, plan, series
 from policy.cli.crew import INTERRUPTED, Ended, Job, train_all
 from policy.cli.training import to_toml
 from policy.config import load_config
-from policy.curve import COLUMNS, PANELS, OverSeeds, Panel, Point, curve, drawing, summary, table
-from policy.recipe import TrainConfig
+from policy.grading.ablation import AblationConfig, ArmRun, chosen, plan, series
+from policy.grading.curve import COLUMNS, PANELS, OverSeeds, Panel, Point, curve, drawing, summary, table
+from policy.training.recipe import TrainConfig
 
 DEFAULT_PRESET = "article"
 #: What the table for people shows of each arm, by metric.

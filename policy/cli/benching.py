@@ -15,13 +15,13 @@ from drkernel_q.problem import Problem, find_problems
 from drkernel_q.settings import Settings, load_settings
 from drkernel_q.store import Store
 from drkernel_q.trajectory import Group
-from policy.bench import collected, kernel_files, sampled
 from policy.cli import layout
 from policy.cli.writer import rollout_config
-from policy.grade import Grade, Graded, grades, is_degenerate
-from policy.judging import open_judge
-from policy.resumption import announce
-from policy.rollout import Rollout
+from policy.grading.bench import collected, kernel_files, sampled
+from policy.grading.grade import Grade, Graded, grades, is_degenerate
+from policy.rollouts.judging import open_judge
+from policy.rollouts.resumption import announce
+from policy.rollouts.rollout import Rollout
 from policy.sampler.factory import open_sampler
 from policy.sampler.scripted import ScriptedSampler
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from drkernel_q.cli.output import printable, say
 from drkernel_q.cli.verdict import ratio
 from drkernel_q.evaluation import Evaluation, Integrity, Outcome
-from policy.budget import Budget
-from policy.scaling import Step
+from policy.search.budget import Budget
+from policy.search.scaling import Step
 
 if TYPE_CHECKING:
     from rich.table import Table

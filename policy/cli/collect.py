@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from drkernel_q.settings import Settings
-    from policy.collect import CollectConfig, Collection, Tally
+    from policy.rollouts.collect import CollectConfig, Collection, Tally
     from policy.sampler.factory import SamplerOptions
 
 _PATH = click.Path(path_type=Path)
@@ -70,8 +70,8 @@ def command(
       0 all there   65 bad data or model   69 no broker, worker or sampler   78 a setting is wrong   130 stopped
     """  # noqa: D301 - click wants the backspace character itself
     from drkernel_q.settings import load_settings
-    from policy.collect import CollectConfig
     from policy.config import load_config
+    from policy.rollouts.collect import CollectConfig
 
     config = load_config(CollectConfig, "collect", preset, file, overrides, _settings(flags))
     settings = load_settings(device=device, kernelbench=kernelbench)
@@ -110,8 +110,8 @@ async def _run(
     from drkernel_q.evaluation import Protocol
     from drkernel_q.problem import find_problems
     from drkernel_q.store import Store
-    from policy.collect import Collection, collect
-    from policy.judging import open_judge
+    from policy.rollouts.collect import Collection, collect
+    from policy.rollouts.judging import open_judge
     from policy.sampler.factory import open_sampler
 
     problems = find_problems(config.problems, settings)

@@ -5,8 +5,8 @@ from typing import Any
 
 from drkernel_q.evaluation import Baseline
 from drkernel_q.metric import THRESHOLDS
-from policy.grade import Grade, Interval
-from policy.published import published
+from policy.grading.grade import Grade, Interval
+from policy.grading.published import published
 
 COLUMNS = ("model", "part", "problems", "samples", "correct", *(f"fast_{p:g}" for p in THRESHOLDS))
 TITLES = {

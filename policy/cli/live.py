@@ -7,8 +7,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from drkernel_q.cli.output import printable, say
-from policy.recipe import TrainConfig
-from policy.telemetry import Metrics
+from policy.training.recipe import TrainConfig
+from policy.training.telemetry import Metrics
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -8,8 +8,8 @@ import click
 from drkernel_q.cli.output import emit_json, emit_table, emit_text
 
 if TYPE_CHECKING:
-    from policy.shape import Size
-    from policy.tokenizer import Pieces
+    from policy.model.shape import Size
+    from policy.model.tokenizer import Pieces
 
 _PATH = click.Path(path_type=Path)
 
@@ -72,8 +72,8 @@ def new(
       drkq model new models/small --size 5m --texts curriculum.jsonl
       drkq model new models/quick --size 0.9m --pieces lines --texts curriculum.jsonl
     """  # noqa: D301 - click wants the backspace character itself
-    from policy.model import make_model
-    from policy.tokenizer import read_texts
+    from policy.model.model import make_model
+    from policy.model.tokenizer import read_texts
 
     make_model(
         folder,
@@ -98,7 +98,7 @@ def show(model: str, as_json: bool) -> None:
       drkq model show models/small
       drkq model show SmolLM2-135M-Instruct.Q4_1.gguf --json | jq .parameters
     """  # noqa: D301 - click wants the backspace character itself
-    from policy.model import describe_model
+    from policy.model.model import describe_model
 
     facts = describe_model(model)
     if as_json:

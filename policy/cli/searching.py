@@ -19,16 +19,16 @@ from drkernel_q.settings import Settings, load_settings
 from drkernel_q.standalone import standalone
 from drkernel_q.store import Store
 from drkernel_q.trajectory import Turn
-from policy.budget import Budget, Limits, Prices
-from policy.claim import Claim, claim
 from policy.cli import board
 from policy.cli.writer import rollout_config
-from policy.judging import QueueJudge, open_judge
-from policy.resumption import announce
-from policy.rollout import Rollout
+from policy.rollouts.judging import QueueJudge, open_judge
+from policy.rollouts.resumption import announce
+from policy.rollouts.rollout import Rollout
 from policy.sampler.factory import open_sampler
 from policy.sampler.protocol import Sampler
-from policy.scaling import ScalingConfig, Search, Searched, tokens_of
+from policy.search.budget import Budget, Limits, Prices
+from policy.search.claim import Claim, claim
+from policy.search.scaling import ScalingConfig, Search, Searched, tokens_of
 
 #: What may change when a search goes on.
 FREE = ("problems", "device", "scaling.limits", "rollout.turns", "rollout.group_size")

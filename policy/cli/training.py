@@ -9,9 +9,9 @@ from drkernel_q.errors import BadSettings, Cancelled
 from drkernel_q.settings import Settings, load_settings
 from policy.cli.live import Live
 from policy.config import flat, load_config
-from policy.estimate import Memory, memory, shape_of
-from policy.recipe import TrainConfig
-from policy.shape import new_shape
+from policy.model.shape import new_shape
+from policy.training.estimate import Memory, memory, shape_of
+from policy.training.recipe import TrainConfig
 
 DEFAULT_PRESET = "tiny"
 CONFIG = "config.toml"
@@ -169,7 +169,7 @@ async def run(order: Order) -> int:
     Raises:
         Cancelled: somebody stopped it; it was saved.
     """
-    from policy.train import train  # torch and transformers take seconds to import
+    from policy.training.train import train  # torch and transformers take seconds to import
 
     if order.ranks.rank > 0:
         await train(order.config, order.folder, order.settings)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from policy.rollout import RolloutConfig
+    from policy.rollouts.rollout import RolloutConfig
     from policy.sampler.protocol import Sampler
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -49,7 +49,7 @@ def sampling_options(command: _Command) -> _Command:
 
 def rollout_config(options: Mapping[str, Any], sampler: "Sampler", *, turns: int, group_size: int) -> "RolloutConfig":
     """Resolve the options of a command; an answer takes half of the context at most, unless it is told otherwise."""
-    from policy.rollout import RolloutConfig
+    from policy.rollouts.rollout import RolloutConfig
     from policy.sampler.protocol import Sampling
 
     context = min(options["context_tokens"] or sampler.context_tokens, sampler.context_tokens)

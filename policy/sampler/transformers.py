@@ -161,7 +161,7 @@ class TransformersSampler:
             return model, tokenizer
         import torch
 
-        from policy.model import load_model
+        from policy.model.model import load_model
 
         device = self._device
         if device == "auto":
@@ -223,7 +223,7 @@ def _read(source: str | Path) -> "dict[str, Tensor]":
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
-    from policy.model import model_folder
+    from policy.model.model import model_folder
 
     files = sorted(Path(model_folder(source)).glob("*.safetensors"))
     if not files:

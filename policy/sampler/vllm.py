@@ -84,7 +84,7 @@ class VllmSampler:
             BadModel: it serves another model, or the tokenizer cannot be had.
             NoSampler: a server does not answer.
         """
-        from policy.model import load_tokenizer, model_folder
+        from policy.model.model import load_tokenizer, model_folder
 
         if self._urls:
             self._endpoints = [_Endpoint(url, None) for url in self._urls]

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from policy.model import load_tokenizer, model_folder, quiet
+from policy.model.model import load_tokenizer, model_folder, quiet
 from policy.sft.config import SftConfig
 from policy.sft.conversation import IGNORED
 from policy.sft.rows import Rows

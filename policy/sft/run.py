@@ -25,7 +25,7 @@ from trl.trainer.sft_trainer import SFTTrainer
 from drkernel_q.errors import BadSettings, MissingExtra
 from drkernel_q.record import FILE
 from policy.config import differences
-from policy.model import load_model, load_tokenizer, quiet, save_model
+from policy.model.model import load_model, load_tokenizer, quiet, save_model
 from policy.sft.config import LoraConfig, SftConfig, SftResult
 from policy.sft.record import Record, Stop
 from policy.sft.rows import Rows, dataset

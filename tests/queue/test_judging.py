@@ -11,7 +11,7 @@ from drkernel_q.kernel import Kernel
 from drkernel_q.queue.client import EvaluationQueue
 from drkernel_q.store import Store
 from drkernel_q.trajectory import Turn
-from policy.judging import QueueJudge
+from policy.rollouts.judging import QueueJudge
 from tests.queue.conftest import Broker, persisting, wait_until
 from tests.queue.echo_worker import STARTS
 from tests.queue.requests import echo_request

@@ -11,9 +11,9 @@ from click.testing import CliRunner
 from drkernel_q.cli import drkq as group
 from drkernel_q.settings import load_settings
 from drkernel_q.store import Store
-from policy import checkpoint
 from policy.config import load_config
-from policy.recipe import TrainConfig
+from policy.training import checkpoint
+from policy.training.recipe import TrainConfig
 from tests.need import ROOT
 
 CONFIG = f"""

@@ -12,10 +12,10 @@ from drkernel_q.kernel import extract_kernel
 from drkernel_q.problem import find_problem
 from drkernel_q.settings import Settings, load_settings
 from drkernel_q.store import Store
-from policy.ablation import AblationConfig, chosen, plan, series
 from policy.cli.ablate import command
 from policy.cli.training import to_toml
 from policy.config import load_config
+from policy.grading.ablation import AblationConfig, chosen, plan, series
 from tests.values import H200, a_reply, a_request, an_evaluation
 
 FILE = """

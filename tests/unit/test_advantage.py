@@ -7,7 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from policy.advantage import AdvantageConfig, advantages, group_advantages
+from policy.method.advantage import AdvantageConfig, advantages, group_advantages
 
 Rows = list[list[float | None]]
 

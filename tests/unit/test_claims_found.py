@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.claims.found import claims
-from policy.curve import Series
+from policy.grading.curve import Series
 
 
 def a_run(arm: str, seed: int, *, end: float, hack: float = 0.1, steps: int = 10) -> Series:

@@ -14,8 +14,8 @@ from sqlalchemy import create_engine, text
 
 from drkernel_q.errors import BadSettings
 from drkernel_q.store import Store
-from policy.collect import CollectConfig, Collection, Tally, collect
 from policy.config import load_config, presets
+from policy.rollouts.collect import CollectConfig, Collection, Tally, collect
 from policy.sampler.scripted import ScriptedSampler
 from tests.collecting import SMALL, a_collection
 from tests.rollouts import FakeJudge, by_seed

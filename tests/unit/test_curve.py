@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from policy.curve import (
+from policy.grading.curve import (
     COLUMNS,
     PANELS,
     Panel,

@@ -5,7 +5,7 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.flow import Flow
+from policy.rollouts.flow import Flow
 
 
 @given(sizes=st.lists(st.integers(1, 150), max_size=30), limit=st.integers(1, 100))

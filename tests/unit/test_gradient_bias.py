@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from policy.advantage import AdvantageConfig, advantages
+from policy.method.advantage import AdvantageConfig, advantages
 
 Array = NDArray[np.float64]
 

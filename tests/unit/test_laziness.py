@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.laziness import LazinessConfig, decide, draw, keep_probability
-from policy.mismatch import MismatchConfig, log_ratios
-from policy.mismatch import decide as decide_mismatch
+from policy.method.laziness import LazinessConfig, decide, draw, keep_probability
+from policy.method.mismatch import MismatchConfig, log_ratios
+from policy.method.mismatch import decide as decide_mismatch
 from tests.values import an_evaluation
 
 EXP, LINEAR = LazinessConfig(), LazinessConfig(kind="linear")

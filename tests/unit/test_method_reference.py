@@ -7,9 +7,9 @@ import pytest
 
 from drkernel_q.reward import RewardConfig
 from drkernel_q.value import Value
-from policy.advantage import AdvantageConfig
-from policy.laziness import LazinessConfig
-from policy.mismatch import MismatchConfig, decide, log_ratios, telemetry
+from policy.method.advantage import AdvantageConfig
+from policy.method.laziness import LazinessConfig
+from policy.method.mismatch import MismatchConfig, decide, log_ratios, telemetry
 from tests.need import ROOT
 
 PAGE = (ROOT / "docs" / "reference" / "method.md").read_text()
@@ -39,7 +39,7 @@ def test_every_option_and_its_default_are_listed(section: str, config: type[Valu
 
 
 def test_options_of_the_loss_are_listed() -> None:
-    from policy.loss import LossConfig
+    from policy.method.loss import LossConfig
 
     assert documented("loss") == defaults(LossConfig)
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.mismatch import LogRatios, MismatchConfig, decide, log_ratios, telemetry
+from policy.method.mismatch import LogRatios, MismatchConfig, decide, log_ratios, telemetry
 
 logs = st.floats(-0.004, 0.004)
 turns = st.lists(st.lists(logs, min_size=1, max_size=8), min_size=1, max_size=4)

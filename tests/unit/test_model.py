@@ -13,9 +13,9 @@ from transformers import PreTrainedTokenizerBase
 
 from drkernel_q.errors import BadModel
 from policy.cli.model import command
-from policy.model import load_model, make_model, model_folder
-from policy.shape import SIZES, Size
-from policy.tokenizer import END, make_tokenizer
+from policy.model.model import load_model, make_model, model_folder
+from policy.model.shape import SIZES, Size
+from policy.model.tokenizer import END, make_tokenizer
 from tests.need import ROOT
 
 TEXTS = [path.read_text() for path in sorted((ROOT / "examples").glob("*.py"))] + ["import torch\n" * 50]

@@ -10,7 +10,7 @@ from drkernel_q.kernel import Kernel
 from drkernel_q.problem import Problem
 from drkernel_q.store import Store
 from drkernel_q.trajectory import Group
-from policy.bench import collected, kernel_files, sampled
+from policy.grading.bench import collected, kernel_files, sampled
 from policy.sampler.scripted import ScriptedSampler
 from tests.rollouts import FakeJudge, a_rollout, answer, by_seed
 from tests.values import MATMUL, SOFTMAX

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.budget import Budget, Limits, Prices, Tokens, best_so_far, stalled
+from policy.search.budget import Budget, Limits, Prices, Tokens, best_so_far, stalled
 
 CALLS = st.lists(st.tuples(st.integers(1, 500), st.integers(1, 500), st.floats(0, 1)), max_size=30)
 REWARDS = st.lists(st.one_of(st.none(), st.floats(0, 4)), max_size=20)

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from drkernel_q.errors import BadSettings
-from policy import checkpoint
-from policy.checkpoint import MANIFEST, Manifest, refuse_differences
+from policy.training import checkpoint
+from policy.training.checkpoint import MANIFEST, Manifest, refuse_differences
 
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from policy import checkpoint
+from policy.training import checkpoint
 
 def write(folder):
     (folder / "model.safetensors").write_bytes(b"w" * 1000)

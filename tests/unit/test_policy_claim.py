@@ -8,9 +8,9 @@ from drkernel_q.kernel import Kernel
 from drkernel_q.problem import Problem
 from drkernel_q.store import Store
 from drkernel_q.trajectory import Turn
-from policy.claim import TRIES, claim
-from policy.resumption import announce
-from policy.scaling import Chain, Searched
+from policy.rollouts.resumption import announce
+from policy.search.claim import TRIES, claim
+from policy.search.scaling import Chain, Searched
 from tests.values import SOFTMAX, an_evaluation
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.context import chosen, ranking, total_turns, whole, without_worst
+from policy.search.context import chosen, ranking, total_turns, whole, without_worst
 
 REWARDS = st.lists(st.one_of(st.none(), st.sampled_from([0.0, 1.0, 1.5, 2.5])), max_size=20)
 

@@ -12,9 +12,9 @@ from drkernel_q.kernel import Kernel
 from drkernel_q.lesson import Lesson
 from drkernel_q.problem import Problem
 from drkernel_q.trajectory import Group, Trajectory, Turn
-from policy.credit import Logprobs, Place, by_trajectory, learned_rows, lessons, scorable
-from policy.order import orders
-from policy.rollout import GroupOrder, RolledGroup
+from policy.rollouts.rollout import GroupOrder, RolledGroup
+from policy.training.credit import Logprobs, Place, by_trajectory, learned_rows, lessons, scorable
+from policy.training.order import orders
 from tests.training import a_config
 from tests.values import SOFTMAX, an_audit, an_evaluation
 

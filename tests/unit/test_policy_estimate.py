@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from drkernel_q.errors import BadModel
-from policy.estimate import memory, shape_of
+from policy.training.estimate import memory, shape_of
 
 
 @pytest.mark.parametrize(("name", "billions"), [("Qwen/Qwen3-8B-Base", 8.19), ("Qwen/Qwen3-14B-Base", 14.77)])

@@ -7,8 +7,8 @@ from drkernel_q.kernel import Kernel
 from drkernel_q.problem import Problem
 from drkernel_q.trajectory import Group, Trajectory, Turn
 from policy.cli import layout
-from policy.grade import Grade, Graded, grades
-from policy.published import LEVELS, published
+from policy.grading.grade import Grade, Graded, grades
+from policy.grading.published import LEVELS, published
 from tests.values import an_audit, an_evaluation
 
 

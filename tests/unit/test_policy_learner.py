@@ -12,9 +12,9 @@ import torch
 from accelerate import Accelerator
 
 from drkernel_q.errors import BadModel
-from policy.learner import Learner, learning_rate, with_adapters
-from policy.recipe import LoraConfig, OptimizerConfig
-from policy.weights import merged_state
+from policy.training.learner import Learner, learning_rate, with_adapters
+from policy.training.recipe import LoraConfig, OptimizerConfig
+from policy.training.weights import merged_state
 from tests.need import PATIENT_S
 from tests.training import a_config, a_model, some_rows
 

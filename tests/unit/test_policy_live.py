@@ -13,7 +13,7 @@ from drkernel_q.settings import load_settings
 from policy.cli.live import Live, line
 from policy.cli.training import to_toml
 from policy.config import load_config, presets
-from policy.recipe import TrainConfig
+from policy.training.recipe import TrainConfig
 from tests.training import a_config
 
 METRICS = {"reward/mean": 1.25, "fast_1/turn_2": 0.5, "rate/hack": 0.0, "time/step_s": 12.0}

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-from policy.advantage import advantages, group_advantages
-from policy.batch import MicroBatch, TurnRow, collate, micro_batches, plan
-from policy.logprob import Scorer, score, token_logprobs
-from policy.loss import LossConfig, normaliser, policy_loss
+from policy.method.advantage import advantages, group_advantages
+from policy.method.batch import MicroBatch, TurnRow, collate, micro_batches, plan
+from policy.method.logprob import Scorer, score, token_logprobs
+from policy.method.loss import LossConfig, normaliser, policy_loss
 from tests.tiny_policy import WIDTH, TinyModel, gradient, some_rows
 
 NORMALISERS = ["sequence", "token", "sequence_token"]

@@ -13,10 +13,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from policy.batch import TurnRow, collate, micro_batches
-from policy.logprob import Scorer, score
-from policy.loss import LossConfig, normaliser, policy_loss
-from policy.mismatch import decide, log_ratios
+from policy.method.batch import TurnRow, collate, micro_batches
+from policy.method.logprob import Scorer, score
+from policy.method.loss import LossConfig, normaliser, policy_loss
+from policy.method.mismatch import decide, log_ratios
 from tests.tiny_policy import TinyModel, gradient, some_rows
 
 pytestmark = pytest.mark.slow

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from drkernel_q.lock import Lease
-from policy.phase import Phases
+from policy.rollouts.phase import Phases
 from tests.need import PATIENT_S
 from workers.device import device_lease, find_device
 

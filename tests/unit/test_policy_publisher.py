@@ -10,10 +10,10 @@ from accelerate import Accelerator
 from safetensors.torch import load_file
 
 from drkernel_q.errors import NoSampler
-from policy.learner import Learner
-from policy.publisher import Copied, InProcess, SharedFolder
 from policy.sampler.scripted import ScriptedSampler
-from policy.weights import WeightFolder
+from policy.training.learner import Learner
+from policy.training.publisher import Copied, InProcess, SharedFolder
+from policy.training.weights import WeightFolder
 from tests.training import a_config, a_model
 
 

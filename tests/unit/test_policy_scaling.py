@@ -11,12 +11,12 @@ from drkernel_q.evaluation import Evaluation
 from drkernel_q.kernel import Kernel
 from drkernel_q.problem import Problem
 from drkernel_q.store import Store
-from policy.budget import Budget, Limits, Tokens
-from policy.context import ranking
-from policy.rollout import next_prompt
+from policy.rollouts.rollout import next_prompt
 from policy.sampler.protocol import Prompt, Sample, Sampling
 from policy.sampler.scripted import ScriptedSampler
-from policy.scaling import Chain, ScalingConfig, Search, Searched, Step, dialogue, tokens_of
+from policy.search.budget import Budget, Limits, Tokens
+from policy.search.context import ranking
+from policy.search.scaling import Chain, ScalingConfig, Search, Searched, Step, dialogue, tokens_of
 from tests.rollouts import FakeJudge, a_rollout, answer, by_seed
 from tests.values import SOFTMAX, an_audit, an_evaluation
 

@@ -12,8 +12,8 @@ from drkernel_q.errors import MissingExtra
 from drkernel_q.kernel import Kernel
 from drkernel_q.lesson import Lesson
 from drkernel_q.trajectory import Group, Trajectory, Turn
-from policy.telemetry import lesson_metrics, rollout_metrics, staleness_metrics
-from policy.tracking import TRACKERS, Tracking, check_trackers
+from policy.training.telemetry import lesson_metrics, rollout_metrics, staleness_metrics
+from policy.training.tracking import TRACKERS, Tracking, check_trackers
 from tests.values import SOFTMAX, an_evaluation
 
 

@@ -18,14 +18,14 @@ from drkernel_q.lesson import Lesson
 from drkernel_q.problem import Problem, find_problems
 from drkernel_q.settings import load_settings
 from drkernel_q.store import Store
-from policy import checkpoint
-from policy.learner import Learner
-from policy.phase import Phases
-from policy.recipe import TrainConfig
+from policy.rollouts.phase import Phases
 from policy.sampler.scripted import ScriptedSampler
-from policy.step import Report
-from policy.train import assemble
-from policy.trainer import Summary, Trainer, Watch
+from policy.training import checkpoint
+from policy.training.learner import Learner
+from policy.training.recipe import TrainConfig
+from policy.training.step import Report
+from policy.training.train import assemble
+from policy.training.trainer import Summary, Trainer, Watch
 from tests.training import Facts, a_config, a_model, answer
 
 #: The script knows nothing of the weights, so its log-probabilities are not theirs.

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from drkernel_q.errors import BadSettings, NoSampler
-from policy.weights import READY, WeightFolder
+from policy.training.weights import READY, WeightFolder
 from tests.need import PATIENT_S
 
 READER = """
 import sys, time
 from pathlib import Path
-from policy.weights import WeightFolder
+from policy.training.weights import WeightFolder
 folder, last = WeightFolder(Path(sys.argv[1])), 0
 while last < 3:
     newest = folder.latest()

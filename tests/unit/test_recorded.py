@@ -7,7 +7,7 @@ import pytest
 from drkernel_q.errors import BadSettings
 from drkernel_q.evaluation import EvaluationRequest, Protocol
 from drkernel_q.store import Store
-from policy.recorded import RecordedJudge
+from policy.rollouts.recorded import RecordedJudge
 from tests.values import H200, SOFTMAX, a_reply, a_request, an_evaluation
 
 

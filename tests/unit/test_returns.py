@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from policy.returns import turn_returns
+from policy.method.returns import turn_returns
 
 rewards = st.lists(st.floats(-5, 5), max_size=6)
 broken = st.lists(st.none() | st.floats(-5, 5), max_size=6)

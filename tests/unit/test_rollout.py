@@ -17,7 +17,7 @@ from drkernel_q.problem import Problem
 from drkernel_q.prompt import feedback_turn, first_turn
 from drkernel_q.store import Store
 from drkernel_q.trajectory import Trajectory
-from policy.rollout import GroupOrder, Rollout, rollout_groups, rollout_trajectory, turn_seed
+from policy.rollouts.rollout import GroupOrder, Rollout, rollout_groups, rollout_trajectory, turn_seed
 from policy.sampler.protocol import Prompt, Sample, Sampling
 from policy.sampler.scripted import END, LOGPROB, ScriptedSampler
 from tests.need import PATIENT_S, ROOT
@@ -200,7 +200,7 @@ def test_templates_that_are_not_there_are_found_out_at_once() -> None:
 KILLED = """
 import asyncio, os, signal, sys
 from drkernel_q.store import Store
-from policy.rollout import GroupOrder, rollout_groups
+from policy.rollouts.rollout import GroupOrder, rollout_groups
 from policy.sampler.scripted import ScriptedSampler
 from tests.rollouts import a_rollout, by_seed
 from tests.values import MATMUL, SOFTMAX

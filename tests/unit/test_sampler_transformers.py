@@ -11,7 +11,7 @@ import torch
 
 from drkernel_q.errors import BadModel, NoSampler, PromptTooLong
 from drkernel_q.trajectory import Message
-from policy.model import load_model
+from policy.model.model import load_model
 from policy.sampler.engine import Engine, Request
 from policy.sampler.protocol import Sample, Sampling
 from policy.sampler.transformers import TransformersSampler

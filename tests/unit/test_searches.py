@@ -5,8 +5,8 @@ import pytest
 from benchmarks.searches import STRATEGIES, Standing, compared, standing
 from drkernel_q.kernel import Kernel
 from drkernel_q.trajectory import Turn
-from policy.context import Strategy
-from policy.scaling import Chain
+from policy.search.context import Strategy
+from policy.search.scaling import Chain
 from tests.values import an_evaluation
 
 

@@ -16,12 +16,12 @@ from drkernel_q.errors import BadInput, BadModel, BadSettings, Cancelled, Missin
 from drkernel_q.trajectory import Message
 from policy.cli.sft import command
 from policy.config import load_config, presets
-from policy.model import load_model, load_tokenizer, make_model
+from policy.model.model import load_model, load_tokenizer, make_model
+from policy.model.tokenizer import END, make_tokenizer
 from policy.sft.config import DataConfig, LoraConfig, OptimizerConfig, SftConfig, SftResult
 from policy.sft.conversation import IGNORED, encode_conversations, read_conversations, split_conversations
 from policy.sft.rows import Rows
 from policy.sft.run import make_trainer, run_sft
-from policy.tokenizer import END, make_tokenizer
 
 #: Drops the thoughts of all answers but the last, as the templates of some models do.
 REWRITES = (

@@ -10,9 +10,9 @@ from drkernel_q.cli import drkq
 from drkernel_q.evaluation import Evaluation
 from drkernel_q.kernel import Kernel
 from drkernel_q.trajectory import Turn
-from policy.budget import Budget, Limits, Tokens
 from policy.cli.board import board, cells
-from policy.scaling import Step
+from policy.search.budget import Budget, Limits, Tokens
+from policy.search.scaling import Step
 from tests.values import an_evaluation
 
 

@@ -13,9 +13,9 @@ from drkernel_q.record import FILE, read
 from drkernel_q.settings import load_settings
 from drkernel_q.store import Store
 from policy.config import load_config
-from policy.recipe import TrainConfig
-from policy.train import train
-from policy.trainer import Summary
+from policy.training.recipe import TrainConfig
+from policy.training.train import train
+from policy.training.trainer import Summary
 from tests.models import a_model
 from tests.need import ROOT
 from tests.values import H200, a_reply, a_request, an_evaluation

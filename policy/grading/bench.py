@@ -10,7 +10,7 @@ from drkernel_q.errors import BadKernelFile, BadProblem
 from drkernel_q.kernel import Kernel, read_kernel
 from drkernel_q.problem import Problem
 from drkernel_q.trajectory import Group, Trajectory, Turn
-from policy.rollout import GroupOrder, Rollout, rollout_groups
+from policy.rollouts.rollout import GroupOrder, Rollout, rollout_groups
 
 log = logging.getLogger(__name__)
 

@@ -10,16 +10,16 @@ from drkernel_q.lesson import Lesson
 from drkernel_q.metric import mean
 from drkernel_q.problem import Problem
 from drkernel_q.store import Store
-from policy import mismatch
-from policy.batch import TurnRow
-from policy.credit import Audits, Place, by_trajectory, learned_rows, lessons, match, scorable
-from policy.learner import Learner, RowScore
-from policy.order import orders
-from policy.phase import Phases
-from policy.publisher import Publisher
-from policy.recipe import TrainConfig
-from policy.rollout import GroupOrder, RolledGroup, Rollout, rollout_groups
-from policy.telemetry import Metrics, lesson_metrics, rollout_metrics, staleness_metrics
+from policy.method import mismatch
+from policy.method.batch import TurnRow
+from policy.rollouts.phase import Phases
+from policy.rollouts.rollout import GroupOrder, RolledGroup, Rollout, rollout_groups
+from policy.training.credit import Audits, Place, by_trajectory, learned_rows, lessons, match, scorable
+from policy.training.learner import Learner, RowScore
+from policy.training.order import orders
+from policy.training.publisher import Publisher
+from policy.training.recipe import TrainConfig
+from policy.training.telemetry import Metrics, lesson_metrics, rollout_metrics, staleness_metrics
 
 Result = TypeVar("Result")
 Rolling = asyncio.Task[list[RolledGroup]]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from policy.batch import MicroBatch
+from policy.method.batch import MicroBatch
 
 #: Tokens whose logits are in memory at a time: 1,024 times 152,000 words in fp32 are 0.6 GB.
 CHUNK_TOKENS = 1024

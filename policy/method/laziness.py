@@ -32,7 +32,7 @@ class LazinessConfig(Value):
     enabled: bool = True
     """Whether anything is rejected."""
     kind: Literal["exp", "linear"] = "exp"
-    """The formula of the probability; see `policy.laziness`."""
+    """The formula of the probability; see `policy.method.laziness`."""
     tau: Annotated[float, Field(ge=0, le=1)] = 0.3
     """Profile ratio from which `exp` keeps every kernel, and up to which `linear` keeps none."""
     sigma: Annotated[float, Field(ge=0)] = 0.1

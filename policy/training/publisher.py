@@ -8,8 +8,8 @@ from typing import Protocol, runtime_checkable
 from safetensors.torch import save_file
 from torch import Tensor
 
-from policy.learner import Learner
-from policy.weights import Published, WeightFolder
+from policy.training.learner import Learner
+from policy.training.weights import Published, WeightFolder
 
 
 class Publisher(Protocol):
@@ -79,7 +79,7 @@ class Copied:
 
 
 class SharedFolder:
-    """Samplers load a folder that every machine sees; each acknowledges (`policy.weights`)."""
+    """Samplers load a folder that every machine sees; each acknowledges (`policy.training.weights`)."""
 
     def __init__(
         self, folder: WeightFolder, learner: Learner, readers: Sequence[Reader], *, timeout_s: float = 600.0

@@ -25,7 +25,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from drkernel_q.value import Value
-from policy.returns import turn_returns
+from policy.method.returns import turn_returns
 
 #: Added to the standard deviation that advantages are divided by, as GRPO's authors do, so that equal rewards give 0.
 EPSILON = 1e-6
@@ -37,7 +37,7 @@ class AdvantageConfig(Value):
     """Which advantage, and of which returns."""
 
     kind: Literal["trloo", "grpo", "rloo", "turn_independent"] = "trloo"
-    """The formula; see `policy.advantage`."""
+    """The formula; see `policy.method.advantage`."""
     gamma: Annotated[float, Field(ge=0, le=1)] = 1.0
     """Discount of the reward of each later turn; 0 gives a turn no credit for what follows."""
     singleton: Literal["raw", "zero"] = "raw"

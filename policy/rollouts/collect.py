@@ -1,7 +1,7 @@
 """Cold-start collection: trajectories of any sampler, judged and stored turn by turn, for fine-tuning later.
 
 A run that was killed and is started again goes on where it was: what is stored is not made again, and every other turn
-has the seed of its place (`policy.rollout`). So its end is that of a run that nobody killed.
+has the seed of its place (`policy.rollouts.rollout`). So its end is that of a run that nobody killed.
 """
 
 import time
@@ -14,9 +14,9 @@ from drkernel_q.problem import Problem
 from drkernel_q.store import Store
 from drkernel_q.trajectory import Trajectory, Turn
 from drkernel_q.value import Value
-from policy.judging import Judge
-from policy.resumption import announce
-from policy.rollout import GroupOrder, Rollout, RolloutConfig, rollout_groups
+from policy.rollouts.judging import Judge
+from policy.rollouts.resumption import announce
+from policy.rollouts.rollout import GroupOrder, Rollout, RolloutConfig, rollout_groups
 from policy.sampler.protocol import Sampler, Sampling
 
 #: Settings that a run may change when it goes on: how much is wanted, and how much at once.
@@ -135,7 +135,7 @@ async def collect(problems: Sequence[Problem], collection: Collection) -> Tally:
     """Make the trajectories that are wanted and not stored yet.
 
     Raises:
-        NoSampler, Unavailable: as `policy.rollout.play_turn`; everything that was judged is stored.
+        NoSampler, Unavailable: as `policy.rollouts.rollout.play_turn`; everything that was judged is stored.
         BadSettings: not one problem could be begun with; the log has said why.
     """
     tally = collection.tally

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from drkernel_q.metric import bootstrap, fast_p, group_speeds, last_turn, pass_at_k
 from drkernel_q.problem import Problem
 from drkernel_q.trajectory import Group
-from policy.recipe import TrainConfig
-from policy.rollout import GroupOrder, Rollout
-from policy.step import collect
-from policy.telemetry import FOLLOWED, Metrics, rollout_metrics
+from policy.rollouts.rollout import GroupOrder, Rollout
+from policy.training.recipe import TrainConfig
+from policy.training.step import collect
+from policy.training.telemetry import FOLLOWED, Metrics, rollout_metrics
 
 
 class Validation:

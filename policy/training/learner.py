@@ -17,13 +17,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from drkernel_q.errors import BadModel
-from policy.batch import MicroBatch, TurnRow, micro_batches
-from policy.logprob import Scorer, Scores
-from policy.loss import PolicyLoss, normaliser, policy_loss
-from policy.recipe import LoraConfig, OptimizerConfig, TrainConfig
-from policy.shard import load_shards, save_shards, shard
-from policy.telemetry import Metrics
-from policy.weights import merged_state, whole
+from policy.method.batch import MicroBatch, TurnRow, micro_batches
+from policy.method.logprob import Scorer, Scores
+from policy.method.loss import PolicyLoss, normaliser, policy_loss
+from policy.training.recipe import LoraConfig, OptimizerConfig, TrainConfig
+from policy.training.shard import load_shards, save_shards, shard
+from policy.training.telemetry import Metrics
+from policy.training.weights import merged_state, whole
 
 WEIGHTS, STATE = "model.safetensors", "state.pt"
 
@@ -132,7 +132,7 @@ class Learner:
         }
 
     def merged_state(self) -> dict[str, Tensor]:
-        """Gather the weights of the plain model, in the type that samplers compute in (`policy.weights`)."""
+        """Gather the weights of the plain model, in the type that samplers compute in (`policy.training.weights`)."""
         dtype = getattr(torch, self._config.model.dtype)
         state = merged_state(self.model)
         return {name: tensor.to(dtype) for name, tensor in state.items()} if self.accelerator.is_main_process else {}

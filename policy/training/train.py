@@ -21,23 +21,23 @@ from drkernel_q.lock import Lease, cpu_identity
 from drkernel_q.problem import Problem, builtin_files, find_problems
 from drkernel_q.settings import Settings
 from drkernel_q.store import Store
-from policy.judging import Judge, open_judge
-from policy.learner import Learner, with_adapters
-from policy.model import load_model, make_model
-from policy.phase import PhasedJudge, PhasedSampler, Phases
-from policy.publisher import Copied, InProcess, Publisher, SharedFolder
-from policy.recipe import TrainConfig
-from policy.recorded import RECORDED, RecordedJudge
-from policy.rollout import Rollout
+from policy.model.model import load_model, make_model
+from policy.rollouts.judging import Judge, open_judge
+from policy.rollouts.phase import PhasedJudge, PhasedSampler, Phases
+from policy.rollouts.recorded import RECORDED, RecordedJudge
+from policy.rollouts.rollout import Rollout
 from policy.sampler.factory import open_sampler
 from policy.sampler.server import COMMAND
 from policy.sampler.transformers import TransformersSampler
 from policy.sampler.vllm import VllmSampler
-from policy.step import TrainingStep
-from policy.tracking import Tracking, check_trackers
-from policy.trainer import Summary, Trainer, Watch
-from policy.validation import Validation
-from policy.weights import WeightFolder
+from policy.training.learner import Learner, with_adapters
+from policy.training.publisher import Copied, InProcess, Publisher, SharedFolder
+from policy.training.recipe import TrainConfig
+from policy.training.step import TrainingStep
+from policy.training.tracking import Tracking, check_trackers
+from policy.training.trainer import Summary, Trainer, Watch
+from policy.training.validation import Validation
+from policy.training.weights import WeightFolder
 
 Tell = Callable[[str], None]
 #: Share of a device's memory that a vLLM beside the trainer takes.

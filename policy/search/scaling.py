@@ -1,7 +1,8 @@
 """Scaling: sequential test-time search, one model refining its kernels for one problem over many turns.
 
 Every turn goes through the rollout's own path and is stored when it is judged, so a search that is killed goes on to
-the same history. What differs from a rollout is the prompt (`policy.context`) and when it ends (`policy.budget`).
+the same history. What differs from a rollout is the prompt (`policy.search.context`) and when it ends
+(`policy.search.budget`).
 """
 
 import asyncio
@@ -19,10 +20,10 @@ from drkernel_q.prompt import Templates, feedback_turn, first_turn
 from drkernel_q.reward import RewardConfig, turn_reward
 from drkernel_q.trajectory import Message, Turn
 from drkernel_q.value import Value
-from policy.budget import Budget, Limits, Tokens, best_so_far, stalled
-from policy.context import WINDOW, Strategy, chosen, without_worst
-from policy.rollout import Rollout, play_turn
+from policy.rollouts.rollout import Rollout, play_turn
 from policy.sampler.protocol import Sampler
+from policy.search.budget import Budget, Limits, Tokens, best_so_far, stalled
+from policy.search.context import WINDOW, Strategy, chosen, without_worst
 
 #: Turns in a row that nobody could judge after which a chain gives up.
 UNJUDGED = 3

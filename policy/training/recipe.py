@@ -7,12 +7,12 @@ from pydantic import Field, model_validator
 from drkernel_q.evaluation import Protocol
 from drkernel_q.reward import RewardConfig
 from drkernel_q.value import Value
-from policy.advantage import AdvantageConfig
-from policy.laziness import LazinessConfig
-from policy.loss import LossConfig
-from policy.mismatch import MismatchConfig
-from policy.rollout import RolloutConfig
-from policy.shape import Size
+from policy.method.advantage import AdvantageConfig
+from policy.method.laziness import LazinessConfig
+from policy.method.loss import LossConfig
+from policy.method.mismatch import MismatchConfig
+from policy.model.shape import Size
+from policy.rollouts.rollout import RolloutConfig
 
 #: What may differ when a run is resumed: how long it goes on, how often it saves, and where it is written about.
 FREE_AT_RESUME = ("steps", "checkpoint", "tracking", "validation", "sampler", "batch.max_tokens")

@@ -24,7 +24,7 @@ from pydantic import Field
 from torch import Tensor
 
 from drkernel_q.value import Value
-from policy.batch import MicroBatch, TurnRow
+from policy.method.batch import MicroBatch, TurnRow
 
 #: Log ratios beyond this are far outside the clip; as powers they would be infinite, and their gradient no number.
 MAX_LOG_RATIO = 20.0
@@ -43,7 +43,7 @@ class LossConfig(Value):
     dual_clip: Annotated[float, Field(gt=1)] | None = 3.0
     """For a negative advantage rho counts up to this; without it, without bound."""
     normaliser: Literal["sequence", "token", "sequence_token"] = "sequence"
-    """What the sum is divided by; see `policy.loss`."""
+    """What the sum is divided by; see `policy.method.loss`."""
     scale: Annotated[float, Field(gt=0)] = 1.0
     """A constant that Z is multiplied with (the released code of the paper has 1000)."""
 
@@ -79,7 +79,7 @@ def policy_loss(
     """Return the share of a micro-batch in the loss.
 
     Args:
-        logprobs: [B, L - 1], of the policy, with gradient (`policy.logprob.score`).
+        logprobs: [B, L - 1], of the policy, with gradient (`policy.method.logprob.score`).
         behave: [B, L - 1], what they are compared with, without gradient.
         batch: which tokens were sampled and kept, and the advantages.
         z: the one normaliser of the step, from `normaliser`.

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from drkernel_q.problem import Problem
 from drkernel_q.value import content_hash
-from policy.rollout import GroupOrder
+from policy.rollouts.rollout import GroupOrder
 
 
 def orders(problems: Sequence[Problem], cursor: int, count: int, *, group_size: int, seed: int) -> list[GroupOrder]:

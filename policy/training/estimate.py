@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from drkernel_q.errors import BadModel
-from policy.shape import Shape
+from policy.model.shape import Shape
 
 #: Bytes of a weight, its gradient and AdamW's two moments in fp32.
 TRAINED_BYTES = 16

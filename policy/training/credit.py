@@ -11,13 +11,13 @@ from drkernel_q.audit import Audit
 from drkernel_q.lesson import Lesson
 from drkernel_q.reward import turn_reward
 from drkernel_q.trajectory import Turn
-from policy import laziness, mismatch
-from policy.advantage import group_advantages
-from policy.batch import TurnRow
-from policy.mismatch import MismatchDecision
-from policy.recipe import TrainConfig
-from policy.returns import turn_returns
-from policy.rollout import RolledGroup
+from policy.method import laziness, mismatch
+from policy.method.advantage import group_advantages
+from policy.method.batch import TurnRow
+from policy.method.mismatch import MismatchDecision
+from policy.method.returns import turn_returns
+from policy.rollouts.rollout import RolledGroup
+from policy.training.recipe import TrainConfig
 
 #: Log-probabilities of a turn's output tokens under the policy that is trained, by place.
 Logprobs = Mapping["Place", NDArray[np.float32]]

@@ -10,8 +10,8 @@ from drkernel_q import record
 from drkernel_q.errors import BadSettings
 from drkernel_q.value import Value
 from policy.config import flat, load_config
-from policy.curve import Series
-from policy.recipe import TrainConfig
+from policy.grading.curve import Series
+from policy.training.recipe import TrainConfig
 
 
 class AblationConfig(Value):

@@ -7,14 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from policy import checkpoint
-from policy.checkpoint import Manifest
-from policy.learner import Learner
-from policy.publisher import Publisher
-from policy.recipe import FREE_AT_RESUME, TrainConfig
-from policy.step import Report, Stopped, TrainingStep
-from policy.tracking import Tracking
-from policy.validation import Validation
+from policy.training import checkpoint
+from policy.training.checkpoint import Manifest
+from policy.training.learner import Learner
+from policy.training.publisher import Publisher
+from policy.training.recipe import FREE_AT_RESUME, TrainConfig
+from policy.training.step import Report, Stopped, TrainingStep
+from policy.training.tracking import Tracking
+from policy.training.validation import Validation
 
 Watch = Callable[[Report], None]
 

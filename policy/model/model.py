@@ -24,8 +24,8 @@ from transformers.utils import logging as transformers_logging
 
 from drkernel_q.errors import BadModel
 from drkernel_q.settings import load_settings
-from policy.shape import MLP_RATIO, SIZES, Size
-from policy.tokenizer import Pieces, make_tokenizer
+from policy.model.shape import MLP_RATIO, SIZES, Size
+from policy.model.tokenizer import Pieces, make_tokenizer
 
 Dtype = Literal["auto", "float32", "bfloat16"]
 

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from drkernel_q.errors import BadSettings
 from drkernel_q.value import HASH_TAG, Value
 from policy.config import differences
-from policy.weights import write_through
+from policy.training.weights import write_through
 
 MANIFEST = "manifest.json"
 #: Version of the layout; another one is not read.

@@ -19,8 +19,8 @@ from drkernel_q.prompt import Templates, feedback_turn, first_turn, load_templat
 from drkernel_q.store import Store
 from drkernel_q.trajectory import Group, Message, Trajectory, Turn
 from drkernel_q.value import Value
-from policy.flow import Flow
-from policy.judging import Judge
+from policy.rollouts.flow import Flow
+from policy.rollouts.judging import Judge
 from policy.sampler.protocol import Sampler, Sampling
 
 log = logging.getLogger(__name__)

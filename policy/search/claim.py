@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from drkernel_q.evaluation import Evaluation
 from drkernel_q.kernel import Kernel
-from policy.judging import Judge
-from policy.scaling import Found, Searched
+from policy.rollouts.judging import Judge
+from policy.search.scaling import Found, Searched
 
 #: Kernels that are tried before a search claims nothing.
 TRIES = 3

@@ -21,7 +21,7 @@ from drkernel_q.kernel import Kernel
 from drkernel_q.lock import Lease
 from drkernel_q.problem import Problem
 from drkernel_q.trajectory import Message
-from policy.judging import Judge
+from policy.rollouts.judging import Judge
 from policy.sampler.protocol import Prompt, Sample, Sampler, Sampling
 
 Phase = Literal["generate", "judge", "learn"]

@@ -1,0 +1,1 @@
+"""Model: weights, a tokenizer, and their sizes."""

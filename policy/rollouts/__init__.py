@@ -1,0 +1,1 @@
+"""Rollouts: a model writes, the queue judges, over several turns; everything is stored."""

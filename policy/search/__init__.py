@@ -1,0 +1,1 @@
+"""Search: test-time scaling, one model refining its kernels for one problem over many turns."""

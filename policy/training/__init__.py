@@ -1,0 +1,1 @@
+"""Training: steps of rollout, judging, learning and publishing, and all that makes a run of them."""
