@@ -3,8 +3,8 @@
 `PYTHONPATH=. python benchmarks/evaluate_throughput.py --device cuda:0` judges variants of the example softmax
 (4096x8192 in fp32 on a GPU): 5 correctness trials, about 100 timed calls, profile and integrity, two fresh processes
 for each kernel, in as many lanes as a worker would have. It prints one JSON line: evaluations a minute, median and 95th
-percentile of the seconds of one, seconds by stage, the share of the time in which the device was timed or profiled, and
-how far the speedups scatter.
+percentile of the seconds of one, seconds by stage, the share of the time in which the device was timed or profiled, the
+share in which it ran any kernel (as NVML counts; null on the cpu device), and how far the speedups scatter.
 """
 
 import json
@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 
+from benchmarks.busy import busy_share, watched
 from benchmarks.lanes import open_lanes, spread
 from drkernel_q.evaluation import Evaluation
 from tests.judging import EXAMPLES, Bench, builtin
@@ -33,7 +34,7 @@ def variant(number: int) -> str:
     )
 
 
-def summary(found: list[tuple[float, Evaluation]], elapsed_s: float) -> dict[str, Any]:
+def summary(found: list[tuple[float, Evaluation]], elapsed_s: float, shares: list[float]) -> dict[str, Any]:
     """Add everything up."""
     durations = sorted(seconds for seconds, _ in found)
     stages: dict[str, list[float]] = {}
@@ -52,6 +53,7 @@ def summary(found: list[tuple[float, Evaluation]], elapsed_s: float) -> dict[str
         "p95_s": round(durations[min(int(0.95 * len(durations)), len(durations) - 1)], 3),
         "stages_s": {stage: round(statistics.median(seconds), 3) for stage, seconds in stages.items()},
         "timed_share": round(alone_s / elapsed_s, 3),
+        "busy_share": busy_share(shares),
         "speedup": round(statistics.median(speedups), 4),
         "speedup_cv_percent": round(100 * statistics.stdev(speedups) / statistics.mean(speedups), 2),
     }
@@ -81,8 +83,10 @@ def main(device: str, count: int, seconds: float, budget: float, lanes: int) -> 
     found.clear()
     started = time.perf_counter()
     ends_at = started + seconds
-    spread(benches, range(count), judge)
-    figures = summary(found, time.perf_counter() - started)
+    with watched(device) as shares:
+        spread(benches, range(count), judge)
+        elapsed_s = time.perf_counter() - started
+    figures = summary(found, elapsed_s, shares)
     for bench in benches:
         bench.close()
     click.echo(json.dumps({"benchmark": "evaluate_throughput", "device": device, "lanes": len(benches)} | figures))
