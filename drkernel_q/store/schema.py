@@ -4,19 +4,21 @@ import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from sqlalchemy import URL, Connection, func, select, text
+from sqlalchemy import URL, Connection, func, inspect, select, text
 
 from drkernel_q.errors import BadInput, NoStore, OutdatedStore
 from drkernel_q.store.engine import explained, migrator, sqlite_file
 
+if TYPE_CHECKING:  # Alembic takes a tenth of a second to import, and nearly every store is up to date
+    from alembic.config import Config
+
 PACKAGE = Path(__file__).parents[1]
 #: Key of PostgreSQL's advisory lock around migrations: "drkq" in ASCII.
 _LOCK_KEY = 0x64726B71
+#: Where Alembic keeps the revision.
+_VERSION_TABLE = "alembic_version"
 
 
 def scripts() -> Path:
@@ -25,8 +27,10 @@ def scripts() -> Path:
     return inside if inside.is_dir() else PACKAGE.parent / "migrations"
 
 
-def config(connection: Connection | None = None) -> Config:
+def config(connection: Connection | None = None) -> "Config":
     """Configure Alembic for the store's migrations, over `connection` if there is one."""
+    from alembic.config import Config
+
     settings = Config()
     settings.set_main_option("script_location", str(scripts()).replace("%", "%%"))
     settings.set_main_option("path_separator", "os")
@@ -34,16 +38,22 @@ def config(connection: Connection | None = None) -> Config:
     return settings
 
 
+def revisions() -> list[str]:
+    """Revisions that this drkq knows, the oldest first; a migration's file is named by its own."""
+    return sorted(path.name.partition("_")[0] for path in (scripts() / "versions").glob("[0-9]*.py"))
+
+
 def head() -> str:
     """Revision that this drkq works with."""
-    newest = ScriptDirectory.from_config(config()).get_current_head()
-    assert newest is not None
-    return newest
+    return revisions()[-1]
 
 
 def revision(connection: Connection) -> str | None:
     """Revision of the database; None when it has no tables of ours."""
-    return MigrationContext.configure(connection).get_current_revision()
+    if not inspect(connection).has_table(_VERSION_TABLE):
+        return None
+    found: str | None = connection.scalar(text(f"SELECT version_num FROM {_VERSION_TABLE}"))  # noqa: S608 - our own
+    return found
 
 
 def upgrade(url: URL) -> None:
@@ -61,16 +71,14 @@ def upgrade(url: URL) -> None:
             found = revision(connection)
             if found == head():
                 return
-            if found is not None and not _known(found):
+            if found is not None and found not in revisions():
                 raise OutdatedStore("The store was made by a newer drkq; upgrade drkq on this machine.")
+            from alembic import command
+
             command.upgrade(config(connection), "head")
             check_references(connection)
     finally:
         engine.dispose()
-
-
-def _known(found: str) -> bool:
-    return any(script.revision == found for script in ScriptDirectory.from_config(config()).walk_revisions())
 
 
 def check_references(connection: Connection) -> None:

@@ -60,10 +60,11 @@ def test_upgrade_from_nothing_twice(empty_url: str) -> None:
 
 
 def test_every_revision_down_and_up_again(migrator: Engine) -> None:
-    scripts = ScriptDirectory.from_config(schema.config())
+    scripts = list(ScriptDirectory.from_config(schema.config()).walk_revisions())
+    assert [script.revision for script in reversed(scripts)] == schema.revisions(), "found without Alembic"
     with migrator.begin() as connection:
         command.upgrade(schema.config(connection), "head")
-    for revision in scripts.walk_revisions():  # the newest first
+    for revision in scripts:  # the newest first
         with migrator.begin() as connection:
             command.downgrade(schema.config(connection), "-1")
             before = tables(connection)
