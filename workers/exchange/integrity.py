@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from drkernel_q.observation import Weight
+from workers.exchange.shared import is_exactly
 
 
 class Finding(NamedTuple):
@@ -35,7 +36,7 @@ OUTPUT_RULES: Mapping[str, tuple[Weight, str]] = {
 
 def is_plain(value: object) -> bool:
     """Whether `value` is exactly a tensor or a parameter, so that copying it runs no code of the candidate."""
-    return type(value) in (Tensor, torch.nn.Parameter)
+    return is_exactly(value, Tensor, torch.nn.Parameter)
 
 
 def is_readable(value: object) -> bool:

@@ -5,12 +5,13 @@ allocation of its own (`workers.exchange.cumem`), so that nothing crosses the bu
 reading by the candidate's harness; what the candidate gives is copied out before it is looked at.
 """
 
+import ctypes
 import fcntl
 import mmap
 import os
-import warnings
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -73,9 +74,12 @@ class HostSegment(Segment):
         """Map `size` bytes of `fd`, which this object then owns."""
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
         mapped = mmap.mmap(fd, max(size, 1), access=access)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch warns of memory that cannot be written; nobody will
-            super().__init__(fd, size, torch.frombuffer(mapped, dtype=torch.uint8))
+        # By its address: torch warns of memory that cannot be written, and to keep it from that asks whoever has put
+        # something among Python's filters of warnings.
+        address: int = np.frombuffer(mapped, np.uint8).__array_interface__["data"][0]
+        lent = (ctypes.c_ubyte * len(mapped)).from_address(address)
+        lent.mapped = mapped  # type: ignore[attr-defined]  # lives as long as the last view
+        super().__init__(fd, size, torch.frombuffer(lent, dtype=torch.uint8))
 
     @classmethod
     def create(cls, size: int, *, ours: bool = False) -> "HostSegment":

@@ -17,10 +17,16 @@ _DTYPES = {str(value).removeprefix("torch."): value for value in vars(torch).val
 #: No size, stride or offset is this large; torch counts in 64 bits.
 MAX_NUMBER = 2**48
 #: What torch returns for several named results, such as `torch.max` with a dimension.
-_STRUCT_SEQUENCES = frozenset(value for value in vars(torch.return_types).values() if isinstance(value, type))
+_STRUCT_SEQUENCES = tuple(value for value in vars(torch.return_types).values() if isinstance(value, type))
 _SCALARS = (type(None), bool, int, str)
 #: Deepest nesting of a value that is packed or read back.
 MAX_DEPTH = 16
+
+
+def is_exactly(value: object, *kinds: type) -> bool:
+    """Whether `value` is of one of these types itself; to compare types by `==` would ask a metaclass."""
+    found = type(value)
+    return any(found is kind for kind in kinds)
 
 
 class TensorSpec(NamedTuple):
@@ -114,11 +120,11 @@ def flatten(value: Any, tensors: list[Tensor], depth: int = 0) -> Any:
     if isinstance(value, Tensor):
         tensors.append(value)
         return {"t": len(tensors) - 1}
-    if type(value) in _SCALARS:  # and no subclass, which may compute when it is written down
+    if is_exactly(value, *_SCALARS):  # and no subclass, which may compute when it is written down
         return {"v": value}
     if type(value) is float:
         return {"f": value.hex()}
-    if type(value) in (list, tuple) or type(value) in _STRUCT_SEQUENCES:
+    if is_exactly(value, list, tuple) or (isinstance(value, tuple) and is_exactly(value, *_STRUCT_SEQUENCES)):
         kind = "l" if type(value) is list else "u"
         return {kind: [flatten(item, tensors, depth + 1) for item in value]}
     if type(value) is dict:

@@ -45,6 +45,12 @@ class Stopwatch:
         self.settled = True
         #: How what the last call returned was nested.
         self.skeleton: Any = None
+        #: Lists that hold, or held, what calls have returned: if one fails, somebody has to empty them.
+        self.held: list[list[Any]] = []
+        #: A job for right after each call, before the clock is read and anything is done with what it returned.
+        self.settle: Job = (_nothing,)
+        #: A job for right before each call of a burst.
+        self.wake: Job = (_nothing,)
         self._places: dict[int, Tensor] = {}
         self._flush = torch.empty(FLUSH_BYTES[device], dtype=torch.uint8, device=device)
         self._clock = time.perf_counter
@@ -69,17 +75,19 @@ class Stopwatch:
         """
         box: list[Any] = []
         kept: list[Tensor] = []
+        self.held = [box, kept]
         made, unpacked = (_keep, box, call), (_unpack, box, kept, returned)
         self._flush.zero_()
         if not self._cuda:
-            start, _, end, (self.skeleton, outputs) = run((self._clock,), made, (self._clock,), unpacked)
+            clock, settle = (self._clock,), self.settle
+            start, _, _, end, (self.skeleton, outputs) = run(clock, made, settle, clock, unpacked)
             return (end - start) * 1e3, outputs
         self._spin(int(SPIN_MS * CYCLES_A_MS))
         start_event, end_event = self._events
         self._record(start_event, self._stream)
         # Elements are picked in the order of the stream, before anybody waits for the device, or even for a thread.
         end, pick = (self._record, end_event, self._stream), (_pick, kept, self._places)
-        _, _, (self.skeleton, outputs), picked = run(made, end, unpacked, pick)
+        _, _, _, (self.skeleton, outputs), picked = run(made, self.settle, end, unpacked, pick)
         self._wait(end_event)
         ended = self._clock()
         self._sync()
@@ -100,25 +108,31 @@ class Stopwatch:
         """
         marks = [] if mark is None else [mark]
         jobs: list[Job] = [*marks]
+        self.held = []
         for call in calls:
             box: list[Any] = []
+            outputs: list[Tensor] = []
+            self.held += [box, outputs]
             jobs.append((self._flush.zero_,))
             if self._cuda:
                 jobs.append((self._spin, int(SPIN_MS * CYCLES_A_MS)))
-            jobs += [(_keep, box, call), (_unpack, box, [], None)]
+            jobs += [self.wake, (_keep, box, call), self.settle, (_unpack, box, outputs, None)]
             if self._cuda:
                 jobs.append((self._sync,))
             jobs += marks
         results = zip(jobs, run(*jobs), strict=True)
         kept: list[list[Tensor]] = [result[1] for job, result in results if job[0] is _unpack]
-        sums = [bit_sum(output) for outputs in kept for output in outputs]
+        sums = [bit_sum(output) for each in kept for output in each]
         numbers = iter(torch.stack(sums).tolist() if sums else ())
-        return kept, [[next(numbers) for _ in outputs] for outputs in kept]
+        return kept, [[next(numbers) for _ in each] for each in kept]
 
 
 def plain(outputs: Iterable[Any]) -> list[Tensor]:
     """Return other objects of the same tensors, which nobody else has; none for what is no plain strided tensor."""
     return [Tensor.detach(output) for output in outputs if is_readable(output)]
+
+
+def _nothing() -> None: ...
 
 
 def _keep(box: list[Any], call: Callable[[], Any]) -> None:

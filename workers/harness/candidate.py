@@ -69,6 +69,7 @@ class Harness:
         self.sets: list[list[Any]] = []
         self.results: list[list[Tensor]] = []
         self.profiler = Profiler(device)
+        self.no_scope = contextlib.nullcontext()
         self.stopwatch = Stopwatch(device)
         self.text = Text()
         self.launcher = Launcher(device, self.text)
@@ -81,6 +82,7 @@ class Harness:
         self.outside = Outside()
         self.outside.ask(self.sync)  # makes the device's context that thread's too
         self.guard = Guard(device, ask=self.outside.ask, collects=lambda: self.outside.collects)
+        self.stopwatch.wake, self.stopwatch.settle = (gc.enable,), (self.guard.settle,)
         self.speak = speaker(channel.sock, key)
         self.outside.insist = ender(self.guard.check, self.guard.changes, self.speak)
 
@@ -108,9 +110,11 @@ class Harness:
                 reply = operations[message["op"]](message, fds) | {"ok": True}
             except OutsideFailed as failed:
                 close_all([fd for fd in fds if _is_open(fd)])
+                self.lent += self.stopwatch.held
                 reply = failed.reply
             except Exception as error:  # noqa: BLE001 - what candidate code has made may be unfit for anything
                 close_all([fd for fd in fds if _is_open(fd)])
+                self.lent += self.stopwatch.held
                 reply = theirs.failure(error, message["op"], self.query)
             self.outside.ask(theirs.forget, *self.lent)
             self.lent.clear()
@@ -163,14 +167,16 @@ class Harness:
             (poison, self.device, message["sizes"], message["poison"]),  # each thread has free memory of its own
             (self.launcher.take,),
         )
-        watch = {"ablate": self.launcher.suppressed, "perturb": self.launcher.perturbed}.get(
-            message["meddle"], contextlib.nullcontext
-        )
-        with watch() as seen:
-            made = self.outside.run(
-                theirs.called, self._forward(inputs, timed=False), message["grad"], self.sync, self.aliases, self.model
-            )
+        call = (self._forward(inputs, timed=False), message["grad"], self.sync, self.aliases, self.model)
+        watch = {"ablate": self.launcher.suppressed, "perturb": self.launcher.perturbed}.get(message["meddle"])
+        seen = None
+        if watch is None:
+            made = self.outside.run(theirs.called, *call)
+        else:
+            with watch() as seen:
+                made = self.outside.run(theirs.called, *call)
         seconds, skeleton, codes, outputs = made
+        self.lent.append(outputs)  # the last of them is let go of out there, with all that hangs on its memory
         changed = pristine != list(map(integrity.checksum, self.tensors))
         after, launches = self.outside.run_all((theirs.state_checksums, self.model), (self.launcher.take,))
         mutated = [[name, value[0]] for name, value in before.items() if after.get(name, value) != value]
@@ -188,7 +194,8 @@ class Harness:
         self.outside.run(theirs.set_mode, self.model, message["train"])
         try:
             with self.launcher.held(functools.partial(theirs.held, self.write, os.read, fds[0])):
-                self.outside.run(theirs.called, self._forward(inputs), False, self.sync, [], self.model)
+                made = self.outside.run(theirs.called, self._forward(inputs), False, self.sync, [], self.model)
+                self.lent.append(made[-1])
         finally:
             close_all(fds)
         self.outside.ask(self.launcher.take)
@@ -219,7 +226,8 @@ class Harness:
         self.lent += [aliases for _, aliases in self.slots]
         buffers = [self.source.read(self.specs, self.device) for _ in range(message["slots"])]
         self.slots = [(tensors, _aliases(tensors)) for tensors in buffers]
-        self.recent = deque(maxlen=message["slots"] - 1)
+        self.lent += self.recent
+        self.recent = deque()
         return {}
 
     def timed(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
@@ -234,6 +242,8 @@ class Harness:
         before = len(self.loads)
         milliseconds, outputs = self.stopwatch.time(self._forward(inputs), self._without_gradients, returned)
         self.recent.append(outputs)  # the next ones come to lie elsewhere
+        if len(self.recent) == len(self.slots):
+            self.lent.append(self.recent.popleft())
         delivered = self._deliver(outputs, self.sink)  # before any code of theirs can run again
         codes = self.outside.run(theirs.codes_of, returned, aliases, self.model) if message["codes"] else []
         reply = {"ms": milliseconds, "compiled": len(self.loads) - before, "skeleton": self.stopwatch.skeleton}
@@ -248,19 +258,23 @@ class Harness:
 
     def _forward(self, inputs: list[Any], *, timed: bool = True) -> Callable[[], Any]:
         """Prepare one forward pass, which knows nothing but the model and its inputs."""
-        scope = self.profiler.call(counts=timed) if self.profiler.on else contextlib.nullcontext()
+        scope = self.profiler.call(counts=timed) if self.profiler.on else self.no_scope
         return functools.partial(theirs.forwarded, self.model, inputs, scope)
 
     def _without_gradients(self, *jobs: Job) -> list[Any]:
         """Do jobs on the candidate's thread, one right after the other, and count their launches."""
-        grad, take = torch._C._set_grad_enabled, self.launcher.take
+        grad, take, settle = torch._C._set_grad_enabled, self.launcher.take, self.guard.settle
         *results, _, self.launches = self.outside.run_all((take,), (grad, False), *jobs, (grad, True), (take,))
+        for (function, *_), result in zip(jobs, results[2:], strict=True):
+            if function is settle:
+                self.guard.settled(result)
+        self.outside.collects = True  # or it was told of: what is off now was switched off right after the call
         return results[2:]
 
     def preload(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Copy the sets of inputs of the burst that follows to the device."""
         source = self.segments[message["source"]]
-        self.outside.run(theirs.forget, *self.sets)
+        self.outside.run(theirs.forget, *self.sets, *self.results)
         self.sets, self.results = [], []
         for specs in message["sets"]:
             tensors = source.read(specs_from(specs, source.size), self.device)
@@ -279,7 +293,8 @@ class Harness:
     def snapshot(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Deliver the outputs of one of the calls of the last burst."""
         outputs = self.results[message["index"]]
-        reply = {"codes": integrity.output_codes(outputs, ()), "launches": [], "skeleton": flatten(list(outputs), [])}
+        codes = self.outside.run(integrity.output_codes, outputs, ())
+        reply = {"codes": codes, "launches": [], "skeleton": flatten(list(outputs), [])}
         return reply | self._deliver(outputs, self.segments[message["sink"]])
 
     def _read(self, message: dict[str, Any], device: str) -> list[Tensor]:

@@ -5,6 +5,8 @@ deed is the candidate's if no library stands between: the innermost frame runs c
 file of the Python installation. A file's name proves nothing, since code is compiled under any.
 """
 
+import importlib
+import os
 import sys
 from _thread import get_ident
 from collections.abc import Callable
@@ -13,12 +15,13 @@ from typing import Any
 
 from workers.harness.text import codes_within
 from workers.isolation import sandbox
+from workers.isolation.fault import TAMPERED
 
 #: What is watched, by the kind of deed.
 _INTROSPECTION = (
     *("sys._getframe", "sys._current_frames", "sys._current_exceptions"),
     *("gc.get_objects", "gc.get_referrers", "gc.get_referents"),
-    *("sys.addaudithook", "sys.settrace", "sys.setprofile"),
+    *("sys.addaudithook", "sys.settrace", "sys.setprofile", "sys.monitoring.register_callback"),
 )
 _FOREIGN = ("ctypes.dlopen", "ctypes.dlsym", "ctypes.dlsym/handle", "ctypes.cdata", "ctypes.string_at")
 _KINDS = dict.fromkeys(_INTROSPECTION, "introspection") | dict.fromkeys(_FOREIGN, "foreign calls")
@@ -30,31 +33,45 @@ _ATTRIBUTES = {
 #: Our packages: a kernel has nothing to import from the judge's.
 _OURS = frozenset({"workers", "drkernel_q", "policy"})
 #: Modules that do such things for others.
-_THROUGH = ("/inspect.py", "/ctypes/__init__.py", "/importlib/__init__.py")
+_THROUGH = ("/inspect.py", "/ctypes/__init__.py", "/importlib/__init__.py", "/threading.py")
+#: What leads to objects that one was not given, whoever asks for it on the candidate's behalf; only the compiler of
+#: torch has uses of its own for it.
+_LISTINGS = frozenset({"gc.get_objects", "gc.get_referrers"})
+_COMPILER = ("/torch/_dynamo/", "/torch/_inductor/", "/torch/_functorch/", "/torch/_guards.py")
 _FROZEN = "<frozen "
 
 
 def audit_hook(
     tell: Callable[[str], object], protected: frozenset[FunctionType]
 ) -> Callable[[str, tuple[Any, ...]], None]:
-    """Return a hook that tells the kinds of deeds; the thread that asks for it is trusted.
+    """Return a hook that tells the kinds of deeds.
 
-    Whoever replaces the code of a function that is `protected` does what no library does.
+    On the thread that asks for it, no code but ours and that of libraries has any business: what a candidate has put in
+    the place of something may run there, with all of the harness below it on the stack. It is not told but ends the
+    process, since nothing that is told would be left. Whoever replaces the code of a function that is `protected` does
+    what no library does.
     """
-    home, here, frame_of, kind_of, is_theirs = get_ident(), get_ident, sys._getframe, _kinds(), _callers()
+    home, here, frame_of, kind_of = get_ident(), get_ident, sys._getframe, _kinds()
+    is_library = library()
+    is_theirs, is_strange, lists = _callers(is_library), _strangers(is_library), _LISTINGS
+    leave, code = os._exit, TAMPERED
     looking: set[int] = set()
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
         thread = here()
-        if thread == home or thread in looking:
+        if thread in looking:
             return
         kind = kind_of(event, arguments)
         if kind is None:
             return
         looking.add(thread)  # to look for the caller raises events of its own
         try:
+            if thread == home:
+                if is_strange(frame_of(1)):
+                    leave(code)
+                return
             replaced = event == "object.__setattr__" and arguments[0] in protected
-            if replaced or is_theirs(frame_of(1)):
+            if replaced or is_theirs(frame_of(1), event in lists):
                 tell(kind)
         finally:
             looking.discard(thread)
@@ -75,18 +92,58 @@ def _kinds() -> Callable[[str, tuple[Any, ...]], str | None]:
     return kind_of
 
 
-def _callers() -> Callable[[FrameType | None], bool]:
-    through, frozen, starts, ends, is_library = _THROUGH, _FROZEN, str.startswith, str.endswith, library()
+def _callers(is_library: Callable[[CodeType], bool]) -> Callable[[FrameType | None, bool], bool]:
+    through, frozen, compiler, starts, ends = _THROUGH, _FROZEN, _COMPILER, str.startswith, str.endswith
+    within = str.__contains__
 
-    def is_theirs(frame: FrameType | None) -> bool:
+    def is_theirs(frame: FrameType | None, through_all: bool) -> bool:
         while frame is not None:
             name = frame.f_code.co_filename
             if not ends(name, through) and not starts(name, frozen):
-                return not is_library(frame.f_code)
+                if not is_library(frame.f_code):
+                    return True
+                if not through_all:
+                    return False
+                for folder in compiler:
+                    if within(name, folder):
+                        return False
             frame = frame.f_back
         return False
 
     return is_theirs
+
+
+def _strangers(is_library: Callable[[CodeType], bool]) -> Callable[[FrameType | None], bool]:
+    """Return a function that says whether a stack holds code that is neither in a file of the installation nor below.
+
+    What is below is whatever called us. Code under a name such as `<frozen importlib._bootstrap>` counts only if it is
+    that module's: anything can be compiled under it.
+    """
+    known = set[CodeType]()
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        known.add(frame.f_code)
+        frame = frame.f_back
+    for module in (importlib._bootstrap, importlib._bootstrap_external):
+        for value in vars(module).values():
+            for each in vars(value).values() if isinstance(value, type) else [value]:
+                code = getattr(getattr(each, "__func__", each), "__code__", None)
+                if isinstance(code, CodeType):
+                    known.update(codes_within(code))
+    number_of = id
+    usual = {number_of(code): code for code in known}  # to ask for a code by its hash takes as long as all the rest
+
+    def is_strange(frame: FrameType | None) -> bool:
+        while frame is not None:
+            code = frame.f_code
+            if number_of(code) not in usual:
+                if not is_library(code):
+                    return True
+                usual[number_of(code)] = code
+            frame = frame.f_back
+        return False
+
+    return is_strange
 
 
 def library() -> Callable[[CodeType], bool]:

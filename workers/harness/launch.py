@@ -13,6 +13,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from workers.exchange.integrity import bit_sum, checksum
+from workers.exchange.shared import is_exactly
 from workers.exchange.trace import OWN_RANGE
 from workers.harness.text import Text
 
@@ -160,7 +161,9 @@ class Launcher:
 
 def _is_count(key: object, count: object) -> bool:
     """Whether this is what was counted, and nothing that somebody has put there."""
-    return type(key) is tuple and [type(part) for part in (*key, count)] == [str, bool, int]
+    if type(key) is not tuple or len(key) != 2:  # noqa: PLR2004 - a name, and whose it is
+        return False
+    return all(is_exactly(part, kind) for part, kind in zip((*key, count), (str, bool, int), strict=True))
 
 
 class _Computing(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch has no types for it

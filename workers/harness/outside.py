@@ -69,15 +69,16 @@ class Outside:
             OutsideFailed: one of them raised something; the first speaks for all.
         """
         insist = self.insist  # now, and not when somebody may have put something in its place
-        gc.enable()
-        answers = self._wait_for(jobs)
-        self.collects = gc.isenabled()
-        gc.disable()
+        # Out there, so that garbage of the candidate's is never collected in here.
+        (_, *answers, (_, collects), _) = self._wait_for([(gc.enable,), *jobs, (gc.isenabled,), (gc.disable,)])
+        self.collects = collects is True
         insist()
-        for fine, result in answers:
-            if not fine:
-                raise OutsideFailed(result)
-        return [result for _, result in answers]
+        failed = [result for fine, result in answers if not fine]
+        results = [result for _, result in answers]
+        if failed:
+            self.ask(_forget, answers, results)
+            raise OutsideFailed(failed[0])
+        return results
 
     def ask(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Call a function that no candidate has made, and insist on nothing."""
@@ -86,11 +87,18 @@ class Outside:
     def _wait_for(self, jobs: Sequence[tuple[Any, ...]]) -> list[tuple[bool, Any]]:
         """Hand jobs over, all at once, and sleep until they are done: to wake up for each would disturb the next."""
         handed = (*jobs, (self._done.release,))
+        wait = self._done.acquire  # made now: what is made while it collects out there may set that off in here
         self._jobs.put(tuple((self._pid, self.describe, function, arguments) for function, *arguments in handed))
-        self._done.acquire()
+        wait()
         answers = [self._answers.get() for _ in jobs]
         self._answers.get()
         return answers
+
+
+def _forget(*lists: list[Any]) -> None:
+    """Let go of what jobs have returned; whatever hangs on it runs out there."""
+    for each in lists:
+        each.clear()
 
 
 def _unheeded() -> None: ...

@@ -20,7 +20,7 @@ import struct
 import sys
 import time
 import traceback
-import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -29,7 +29,9 @@ from torch import nn
 from torch._C._dynamo.eval_frame import get_eval_frame_callback
 from torch._utils import CallbackRegistry
 from torch.cuda import _gpu_trace
+from torch.utils._device import DeviceContext
 
+from workers.exchange.shared import is_exactly
 from workers.harness.deeds import audit_hook
 from workers.harness.launch import launch_types
 from workers.harness.witness import functions_of, unchanged, undisturbed
@@ -77,6 +79,10 @@ class Guard:
     """Says whether the harness can go on without running code of the candidate, and remembers if it cannot."""
     changes: Callable[[], list[str]]
     """Names what differs from the beginning, and what was done since."""
+    settle: Callable[[], tuple[Any, ...]]
+    """For the thread of the candidate's code, right after a call: collects no more garbage, and returns what it saw."""
+    settled: Callable[[object], None]
+    """Takes what `settle` returned, and remembers what differs from the beginning."""
 
     def __init__(self, device: str, *, ask: Ask = _directly, collects: Callable[[], bool] = gc.isenabled) -> None:
         """Watch what code that `ask` calls does; `collects` says whether garbage is collected meanwhile."""
@@ -87,18 +93,17 @@ class Guard:
         callbacks = tuple(registry.callback_list.__len__ for registry in _registries())
         observe, frames = functools.partial(_observe, device, ask, collects, _overrides()), sys._current_frames
         before, running = observe(), len(frames())
+        parts = (
+            ("functions", same),
+            ("operators", dispatched),
+            *(("module hooks", _nobody(each)) for each in callbacks),
+        )
 
         def check() -> bool:
             sound = True
-            if not same():
-                deeds.add("functions")
-                sound = False
-            if not dispatched():
-                deeds.add("operators")
-                sound = False
-            for count in callbacks:
-                if count():
-                    deeds.add("module hooks")
+            for name, is_sound in parts:
+                if not is_sound():
+                    deeds.add(name)
                     sound = False
             if frames().__len__() > running:
                 deeds.add("threads")
@@ -111,7 +116,8 @@ class Guard:
             found = {name for name, value in before.items() if after[name] != value} | deeds
             return [name for name in names if name in found]
 
-        self.check, self.changes = check, changes
+        self.check, self.changes, self.settle = check, changes, _settler()
+        self.settled = functools.partial(_note_settled, deeds, ask(self.settle)[1:])
         sys.addaudithook(audit_hook(deeds.add, functions_of(ours)))
 
 
@@ -130,21 +136,20 @@ def _registries() -> list[Any]:
 
 def _observe(device: str, ask: Ask, collects: Callable[[], bool], overrides: Callable[[], int]) -> dict[str, str]:
     """Look at everything that can be looked at from outside, and in one go at what a thread has to itself."""
-    modes = (torch._C._len_torch_function_stack, torch._C._len_torch_dispatch_stack)
+    modes = (_function_modes(), torch._C._len_torch_dispatch_stack)
     tracing = (sys.gettrace, sys.getprofile, get_eval_frame_callback)
-    numeric = (torch.is_grad_enabled, _default_device)
     stream = (functools.partial(torch._C._cuda_getCurrentRawStream, 0),) if device == "cuda" else ()
-    looks = (*modes, *tracing, *numeric, overrides, *stream)
+    looks = (*modes, *tracing, torch.is_grad_enabled, overrides, *stream)
     answers = ask(_look, looks)
     there = answers if type(answers) is list and all(type(each) is str for each in answers) else ["nonsense"]
     return {
         "modes": " ".join(there[:2]),
-        "operators": there[7],
+        "operators": there[6],
         "module hooks": str([len(getattr(nn.modules.module, name, ())) for name in _HOOKS]),
         "tracing": " ".join(there[2:5]),
         "garbage collector": f"{collects()} {len(gc.callbacks)}",
-        "numeric flags": f"{' '.join(there[5:7])} {_flags()}",
-        "stream": " ".join(there[8:]),
+        "numeric flags": f"{there[5]} {[flag() for flag in _FLAGS]}",
+        "stream": " ".join(there[7:]),
     }
 
 
@@ -162,25 +167,64 @@ def _overrides() -> Callable[[], int]:
 
 def _look(looks: tuple[Callable[[], Any], ...]) -> list[str]:
     values = [look() for look in looks]
-    return [str(value) if type(value) in _PLAIN else "something else" for value in values]
+    return [str(value) if is_exactly(value, *_PLAIN) else "something else" for value in values]
 
 
-def _default_device() -> str:
-    return str(torch.get_default_device())
+def _function_modes() -> Callable[[], int]:
+    """Return a function that counts the function modes of a thread, but for that of `torch.set_default_device`."""
+    count, at, default, kind = torch._C._len_torch_function_stack, torch._C._get_function_stack_at, DeviceContext, type
+
+    def modes() -> int:
+        found = 0
+        for place in range(count()):
+            if kind(at(place)) is not default:
+                found += 1
+        return found
+
+    return modes
 
 
-def _flags() -> tuple[Any, ...]:
-    cudnn = torch.backends.cudnn
-    return (
-        torch.get_default_dtype(),
-        torch.get_num_threads(),
-        torch.get_float32_matmul_precision(),
-        (cudnn.allow_tf32, cudnn.deterministic, cudnn.enabled),
-        torch.are_deterministic_algorithms_enabled(),
-        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction,
-    )
+def _nobody(count: Callable[[], int]) -> Callable[[], bool]:
+    """Return a function that says whether a count is zero."""
+
+    def is_nobody() -> bool:
+        return not count()
+
+    return is_nobody
 
 
+def _note_settled(deeds: set[str], usual: tuple[Any, ...], seen: tuple[Any, ...]) -> None:
+    """Hold what `settle` returned against what it returned before there was a candidate."""
+    collected, *rest = seen
+    if collected is not True:
+        deeds.add("garbage collector")
+    for kind, now, then in zip(_SETTLED, rest, usual, strict=True):
+        if now != then:
+            deeds.add(kind)
+
+
+def _settler() -> Callable[[], tuple[Any, ...]]:
+    """Return the `settle` of a guard; it looks nothing up by name."""
+    collects, stop = gc.isenabled, gc.disable
+    modes, dispatch_modes = _function_modes(), torch._C._len_torch_dispatch_stack
+    trace, profile, frames = sys.gettrace, sys.getprofile, get_eval_frame_callback
+
+    def settle() -> tuple[Any, ...]:
+        collected = collects()
+        stop()
+        return collected, modes(), dispatch_modes(), trace() is None, profile() is None, frames() is None
+
+    return settle
+
+
+#: Kinds of change that `Guard.settle` sees, in its order.
+_SETTLED = ("modes", "modes", "tracing", "tracing", "tracing")
+#: What decides how torch computes, asked of C code alone: whatever answers for `torch.backends` runs where it is asked.
+_FLAGS: tuple[Callable[[], object], ...] = (
+    *(torch.get_default_dtype, torch.get_num_threads, torch._C._get_float32_matmul_precision),
+    *(torch._C._get_cudnn_allow_tf32, torch._C._get_cudnn_deterministic, torch._C._get_cudnn_enabled),
+    *(torch._C._get_deterministic_algorithms, torch._C._get_cublas_allow_fp16_reduced_precision_reduction),
+)
 #: Modules and classes of others that the harness relies on.
 _OWNERS: tuple[Any, ...] = (
     *(torch, torch.Tensor, torch.nn.Module, torch.nn.Parameter, torch.nn.functional, torch.cuda, torch.cuda.Event),
@@ -189,6 +233,7 @@ _OWNERS: tuple[Any, ...] = (
     *(torch.profiler.profile, torch.autograd.profiler, torch.autograd.profiler.profile),
     *(torch.autograd.profiler.record_function, torch._C._autograd),
     *(torch.profiler.profiler, torch.autograd.profiler_util, torch.cuda.memory),
-    *(builtins, contextlib, functools, os, sys, time, traceback, gc, mmap, warnings),
+    *(builtins, contextlib, functools, os, sys, time, traceback, gc, mmap, DeviceContext, Counter),
+    *(contextlib.nullcontext, contextlib._GeneratorContextManager, torch.UntypedStorage),
     *(json, json.decoder, json.decoder.JSONDecoder, json.scanner, struct, select, socket, socket.socket),
 )

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from workers.exchange import integrity
-from workers.exchange.shared import flatten
+from workers.exchange.shared import flatten, is_exactly
 from workers.exchange.stopwatch import plain
 from workers.harness.launch import Loaded
 from workers.isolation import fault
@@ -99,7 +99,8 @@ def plainly(written: list[Any], within: list[Any]) -> tuple[list[int], list[str]
 def own_kernels(loads: list[Loaded]) -> list[tuple[str, int, int]]:
     """List name, threads and registers of the kernels that were compiled from the candidate's source."""
     own = {load[:1] + load[2:] for load in loads if type(load) is Loaded and load.own is True}
-    return sorted(kernel for kernel in own if [type(part) for part in kernel] == [str, int, int])
+    kinds = (str, int, int)
+    return sorted(k for k in own if len(k) == len(kinds) and all(map(is_exactly, k, kinds)))
 
 
 def forget(*containers: Any) -> None:

@@ -23,7 +23,9 @@ import torch
 from workers.isolation.wire import LENGTH, SEAL, sealer
 
 #: What `sys` holds for a while.
-_RESTLESS = frozenset({"last_exc", "last_type", "last_value", "last_traceback", "stdout", "stderr", "displayhook"})
+_RESTLESS = frozenset(
+    {"last_exc", "last_type", "last_value", "last_traceback", "stdout", "stderr", "displayhook", "excepthook"}
+)
 #: Operators of torch that are looked at at a time, and functions of ours whose code is: to look at one takes half a
 #: microsecond under an audit hook, and whoever changes it cannot keep that from the hook.
 SAMPLED, CODES_AT_A_TIME = 2, 40
@@ -98,29 +100,47 @@ def unchanged(
     known = [
         [version_of(held), None, held.get, held.__len__, tuple(items.items()), size] for held, items, size in watched
     ]
-    codes = tuple((function, function.__code__) for function in functions_of(ours))
-    absent, turn, step, most = _ABSENT, [0], CODES_AT_A_TIME, codes.__len__()
+    recoded = _recoded(ours)
+    modules_of = tuple((owner, type(owner)) for owner in (*ours, *theirs) if isinstance(owner, ModuleType))
+    kind, absent = type, _ABSENT
+
+    def is_held(entry: list[Any]) -> bool:
+        version, before, get, count, items, size = entry
+        now = version[0]
+        if now == before and now != 0:
+            return True
+        for name, value in items:
+            if get(name, absent) is not value:
+                return False
+        entry[1] = now
+        return size is None or count() == size
 
     def check() -> bool:
         for entry in known:
-            version, before, get, count, items, size = entry
-            now = version[0]
-            if now == before and now != 0:
-                continue
-            for name, value in items:
-                if get(name, absent) is not value:
-                    return False
-            if size is not None and count() != size:
+            if not is_held(entry):
                 return False
-            entry[1] = now
+        for module, its in modules_of:
+            if kind(module) is not its:  # a class of its own answers for a module's names
+                return False
+        return not recoded()
+
+    return check
+
+
+def _recoded(owners: Iterable[Any]) -> Callable[[], bool]:
+    """Return a function that says whether functions of ours have another code, some of them at a time."""
+    codes = tuple((function, function.__code__) for function in functions_of(owners))
+    turn, step, most = [0], CODES_AT_A_TIME, codes.__len__()
+
+    def recoded() -> bool:
         start = turn[0]
         for function, code in codes[start : start + step]:
             if function.__code__ is not code:
-                return False
+                return True
         turn[0] = start + step if start + step < most else 0
-        return True
+        return False
 
-    return check
+    return recoded
 
 
 def version_of(held: Mapping[str, object]) -> Sequence[int]:

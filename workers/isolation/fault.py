@@ -13,6 +13,8 @@ DEADLINE = "deadline"
 HOST_MEMORY = "host:out_of_memory"
 DEVICE_MEMORY = "cuda:out_of_memory"
 NONSENSE = "nonsense"
+#: Code with which a candidate's process ends at once when a candidate's code is found to run as the harness.
+TAMPERED = 79
 
 #: Errors that cost a process its context: whatever it asks of the device from then on fails with the same error.
 #: Source: cudaError_t in driver_types.h; CUresult in cuda.h has the same numbers.

@@ -18,6 +18,7 @@ from hashlib import blake2b
 from typing import Any
 
 LENGTH = struct.Struct("<I")
+INT = struct.Struct("@i")
 #: Largest frame read by default, bytes; the judge reads less from a candidate.
 MAX_FRAME_BYTES = 256 * 2**20
 #: Most descriptors that one frame carries.
@@ -129,8 +130,11 @@ class Channel:
         while len(data) < size:
             try:
                 if fds is not None and not data and self.max_fds:
-                    part, came, _, _ = socket.recv_fds(self.sock, size, self.max_fds)
-                    fds += came
+                    part, beside, _, _ = self.sock.recvmsg(size, socket.CMSG_SPACE(self.max_fds * INT.size))
+                    for level, kind, data_beside in beside:
+                        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                            whole = data_beside[: len(data_beside) // INT.size * INT.size]
+                            fds += [fd for (fd,) in INT.iter_unpack(whole)]
                 else:
                     part = self.sock.recv(min(size - len(data), 2**20))
             except BlockingIOError:

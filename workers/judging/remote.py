@@ -250,11 +250,11 @@ class RemoteCandidate:
             self._fail(Outcome.OUT_OF_MEMORY, text, fault.HOST_MEMORY)
         self._watch_from = time.monotonic() + 10 * (time.monotonic() - start)  # shares of many forks take long to add
 
-    def _fail(self, outcome: Outcome, error: str, word: str) -> None:
+    def _fail(self, outcome: Outcome, error: str, word: str, *changes: str) -> None:
         self.close()
         self._lost = (outcome, error, word)
         self.fault = self.fault or word
-        raise CandidateFailed(outcome, error, word)
+        raise CandidateFailed(outcome, error, word, changes)
 
     def _fail_by_death(self) -> None:
         assert self.child is not None
@@ -267,6 +267,8 @@ class RemoteCandidate:
             text = "killed by SIGKILL, most likely for the memory it held"
             self._fail(Outcome.OUT_OF_MEMORY, text, word)
         kind, _, name = word.partition(":")
+        if (kind, name) == ("exit", str(fault.TAMPERED)):
+            self._fail(Outcome.CRASHED, "the process was tampered with", word, "functions")
         how = f"exited with code {name} instead of answering"
         if kind == "signal":
             how = f"died of signal {name}" if name.isdigit() else f"died of {name}"
