@@ -260,6 +260,7 @@ def _boot(config: ZygoteConfig) -> dict[str, Any]:
     import torch._inductor.config  # the first session of the profiler imports it, which takes over a second
     import torch.profiler
     from torch._dynamo.mutation_guard import install_generation_tagging_init
+    from torch._functorch.predispatch import lazy_load_decompositions
 
     from workers import canary, selftest  # noqa: F401 - once here instead of in every fork
     from workers.harness import candidate  # noqa: F401 - once here instead of in every fork
@@ -275,8 +276,12 @@ def _boot(config: ZygoteConfig) -> dict[str, Any]:
         smoke.warm_compiler()
     # Torch 2.11 says so of every session; to let it accumulate them costs each 60 ms.
     warnings.filterwarnings("ignore", "Warning: Profiler clears events", UserWarning)
-    # The first function that is compiled would replace methods of `Module`, which are watched in candidates.
+    # The first function that is compiled would replace methods of `Module`, and the first `vmap` override operators;
+    # both are watched in candidates.
     install_generation_tagging_init()
+    lazy_load_decompositions()
+    for module in (torch.autograd, torch._C._autograd):  # operators that are not recorded would be nobody's
+        del module._enable_record_function
     with contextlib.suppress(ImportError):
         from tqdm import tqdm
 

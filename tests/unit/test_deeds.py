@@ -2,6 +2,7 @@
 
 import collections
 import inspect
+import subprocess
 import sys
 import threading
 import traceback
@@ -10,9 +11,12 @@ from types import FunctionType
 from typing import Any, cast
 
 import pytest
+import torch.export._leakage_detection_utils as leaks
 
+from tests.need import PATIENT_S
 from workers.harness.deeds import audit_hook, library
 from workers.harness.text import Text
+from workers.isolation.fault import TAMPERED
 
 SNEAK = "def sneak(tell):\n    tell('sys._getframe', ())\n"
 
@@ -33,6 +37,10 @@ def test_code_under_another_file_s_name_is_not(filename: str) -> None:
     assert not library()(compiled(SNEAK, filename)["sneak"].__code__)
 
 
+def stay(_code: int) -> None:
+    """Tests run where the hook would trust nobody but libraries."""
+
+
 def elsewhere(function: Callable[..., Any], *arguments: Any) -> None:
     thread = threading.Thread(target=function, args=arguments)
     thread.start()
@@ -42,9 +50,10 @@ def elsewhere(function: Callable[..., Any], *arguments: Any) -> None:
 @pytest.mark.parametrize(
     ("event", "arguments", "kind"),
     [
-        ("sys._getframe", (None,), "introspection"),
+        ("sys._getframe", (None,), "frames"),
+        ("sys._current_frames", (), "introspection"),
         ("gc.get_objects", (-1,), "introspection"),
-        ("object.__getattr__", (None, "tb_frame"), "introspection"),
+        ("object.__getattr__", (None, "tb_frame"), "frames"),
         ("object.__getattr__", (None, "f_code"), None),
         ("import", ("workers.harness.state", None), "introspection"),
         ("import", ("json", None), None),
@@ -62,12 +71,45 @@ def test_deeds_have_kinds(event: str, arguments: tuple[Any, ...], kind: str | No
 
 def test_what_a_library_does_by_itself_is_nobody_s_deed() -> None:
     told: list[str] = []
-    sys.addaudithook(audit_hook(told.append, frozenset()))
+    sys.addaudithook(audit_hook(told.append, frozenset(), stay))
     sneak = compiled("def sneak(make):\n    return make('Pair', 'left right')\n", "<candidate>")["sneak"]
     elsewhere(sneak, collections.namedtuple)
     assert told == []
     elsewhere(compiled("import sys\n\n\ndef sneak():\n    return sys._getframe()\n", "<candidate>")["sneak"])
+    assert told == ["frames"]
+
+
+def test_a_library_that_lists_objects_for_somebody_does_not_hide_him() -> None:
+    told: list[str] = []
+    sys.addaudithook(audit_hook(told.append, frozenset(), stay))
+    source = "def sneak(find, found):\n    find([found])\n"
+    elsewhere(compiled(source, "<candidate>")["sneak"], leaks.find_legit_leaks_from_referrers, Written(None, None))
     assert told == ["introspection"]
+
+
+TRUSTED = """
+import sys
+from workers.harness.deeds import audit_hook
+
+sys.addaudithook(audit_hook(print, frozenset()))
+import collections
+collections.namedtuple("Pair", "left right")  # a library may
+print("before", flush=True)
+exec(compile({source!r}, {name!r}, "exec"), namespace := {{}})
+namespace["sneak"]()
+print("after")
+"""
+
+
+@pytest.mark.parametrize("name", ["<candidate>", "<frozen importlib._bootstrap>", traceback.__file__])
+@pytest.mark.parametrize("body", ["sys._getframe()", "sys._current_frames()"])
+def test_code_of_nobody_s_on_the_thread_of_the_harness_ends_the_process(body: str, name: str) -> None:
+    source = f"import sys\n\n\ndef sneak():\n    return {body}\n"
+    program = TRUSTED.format(source=source, name=name)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENT_S, check=False
+    )
+    assert (done.returncode, done.stdout.split()) == (TAMPERED, ["before"]), done.stderr
 
 
 def test_the_code_of_ours_may_not_be_replaced_through_a_library_either() -> None:
@@ -77,7 +119,7 @@ def test_the_code_of_ours_may_not_be_replaced_through_a_library_either() -> None
         return 1
 
     told: list[str] = []
-    sys.addaudithook(audit_hook(told.append, frozenset({cast("FunctionType", protected)})))
+    sys.addaudithook(audit_hook(told.append, frozenset({cast("FunctionType", protected)}), stay))
     elsewhere(lambda: functools.update_wrapper(protected, lambda: 2, assigned=("__code__",), updated=()))
     assert told == ["introspection"]
 

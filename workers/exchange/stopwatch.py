@@ -76,7 +76,7 @@ class Stopwatch:
         box: list[Any] = []
         kept: list[Tensor] = []
         self.held = [box, kept]
-        made, unpacked = (_keep, box, call), (_unpack, box, kept, returned)
+        made, unpacked = (keep, box, call), (_unpack, box, kept, returned)
         self._flush.zero_()
         if not self._cuda:
             clock, settle = (self._clock,), self.settle
@@ -116,7 +116,7 @@ class Stopwatch:
             jobs.append((self._flush.zero_,))
             if self._cuda:
                 jobs.append((self._spin, int(SPIN_MS * CYCLES_A_MS)))
-            jobs += [self.wake, (_keep, box, call), self.settle, (_unpack, box, outputs, None)]
+            jobs += [self.wake, (keep, box, call), self.settle, (_unpack, box, outputs, None)]
             if self._cuda:
                 jobs.append((self._sync,))
             jobs += marks
@@ -135,7 +135,7 @@ def plain(outputs: Iterable[Any]) -> list[Tensor]:
 def _nothing() -> None: ...
 
 
-def _keep(box: list[Any], call: Callable[[], Any]) -> None:
+def keep(box: list[Any], call: Callable[[], Any]) -> None:
     """Make one call; nobody looks yet at what it returns."""
     box.append(call())
 

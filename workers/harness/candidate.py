@@ -15,6 +15,7 @@ import gc
 import os
 import socket
 import sys
+import time
 import types
 from collections import deque
 from collections.abc import Callable
@@ -26,7 +27,7 @@ from torch import Tensor
 from workers.exchange import integrity, segment
 from workers.exchange.segment import Segment
 from workers.exchange.shared import TensorSpec, flatten, layout, specs_from, unflatten
-from workers.exchange.stopwatch import Job, Stopwatch
+from workers.exchange.stopwatch import Job, Stopwatch, keep
 from workers.harness import theirs
 from workers.harness.launch import Launcher, record_loads
 from workers.harness.outside import Outside, OutsideFailed
@@ -70,6 +71,8 @@ class Harness:
         self.results: list[list[Tensor]] = []
         self.profiler = Profiler(device)
         self.no_scope = contextlib.nullcontext()
+        self.clock = time.perf_counter
+        self.train: bool | None = None
         self.stopwatch = Stopwatch(device)
         self.text = Text()
         self.launcher = Launcher(device, self.text)
@@ -132,6 +135,7 @@ class Harness:
         with open(self.path, "w", encoding="utf-8") as file:
             file.write(message["source"])
         self.text.read(message["source"], self.path)
+        self.guard.keep(self.text)
         self.factory = self.outside.run(theirs.imported, self.path)
         return {}
 
@@ -144,6 +148,7 @@ class Harness:
         self.lent += [tensors, arguments, given]
         self.outside.run(theirs.forget, old)
         how = (message["seed"], self.device, message["train"])
+        self.train = message["train"]
         self.model = self.outside.run(theirs.made, self.factory, arguments, *how)
         return {"weights": self.outside.run(theirs.adopt_state, self.model, given)}
 
@@ -161,22 +166,20 @@ class Harness:
             self.tensors, self.aliases = fresh, _aliases(fresh)
         inputs = self._lend(message["inputs"], self.aliases)
         pristine = list(map(integrity.checksum, self.tensors))
-        _, before, *_ = self.outside.run_all(
-            (theirs.set_mode, self.model, message["train"]),
+        self._set_mode(train=message["train"])
+        before, *_ = self.outside.run_all(
             (theirs.state_checksums, self.model),
             (poison, self.device, message["sizes"], message["poison"]),  # each thread has free memory of its own
             (self.launcher.take,),
         )
-        call = (self._forward(inputs, timed=False), message["grad"], self.sync, self.aliases, self.model)
         watch = {"ablate": self.launcher.suppressed, "perturb": self.launcher.perturbed}.get(message["meddle"])
         seen = None
         if watch is None:
-            made = self.outside.run(theirs.called, *call)
+            made = self._call(inputs, self.aliases, grad=message["grad"])
         else:
             with watch() as seen:
-                made = self.outside.run(theirs.called, *call)
+                made = self._call(inputs, self.aliases, grad=message["grad"])
         seconds, skeleton, codes, outputs = made
-        self.lent.append(outputs)  # the last of them is let go of out there, with all that hangs on its memory
         changed = pristine != list(map(integrity.checksum, self.tensors))
         after, launches = self.outside.run_all((theirs.state_checksums, self.model), (self.launcher.take,))
         mutated = [[name, value[0]] for name, value in before.items() if after.get(name, value) != value]
@@ -188,14 +191,35 @@ class Harness:
             reply |= {"written": written, "within": within[:MAX_NAMES]}
         return reply | self._deliver(outputs, self.segments[message["sink"]])
 
+    def _set_mode(self, *, train: bool) -> None:
+        """Set the mode of the model where it is another: calls that are timed set none."""
+        if self.train is not train:
+            self.train = train
+            self.outside.run(theirs.set_mode, self.model, train)
+
+    def _call(
+        self, inputs: list[Any], aliases: list[Tensor], *, grad: bool
+    ) -> tuple[float, Any, list[str], list[Tensor]]:
+        """Make one call as a timed one is made, so that none can be told from the other by who calls.
+
+        Returns seconds, the skeleton of what it returned, what `theirs.codes_of` says, and plain outputs.
+        """
+        box: list[Any] = []
+        grads, clock = torch._C._set_grad_enabled, (self.clock,)
+        made = (keep, box, self._forward(inputs, timed=False))
+        unboxed = (theirs.unboxed, box, aliases, self.model)
+        jobs = ((grads, grad), clock, made, (self.sync,), clock, (grads, True), unboxed)
+        _, start, _, _, end, _, (skeleton, codes, outputs) = self.outside.run_all(*jobs)
+        self.lent.append(outputs)  # the last of them is let go of out there, with all that hangs on its memory
+        return end - start, skeleton, codes, outputs
+
     def rehearse(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Run one forward pass that nobody looks at; the first Triton function is launched when the judge says so."""
         inputs = self._lend(message["inputs"], _aliases(self._read(message, self.device)))
-        self.outside.run(theirs.set_mode, self.model, message["train"])
+        self._set_mode(train=message["train"])
         try:
             with self.launcher.held(functools.partial(theirs.held, self.write, os.read, fds[0])):
-                made = self.outside.run(theirs.called, self._forward(inputs), False, self.sync, [], self.model)
-                self.lent.append(made[-1])
+                self._call(inputs, [], grad=False)
         finally:
             close_all(fds)
         self.outside.ask(self.launcher.take)
@@ -204,7 +228,7 @@ class Harness:
     def profile(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Start to profile the timed calls that follow, or stop and say what ran, and which kernels are of whose."""
         if message["on"]:
-            self.outside.run(theirs.set_mode, self.model, message["train"])
+            self._set_mode(train=message["train"])
             self.profiler.start()
             return {}
         trace = self.profiler.stop()

@@ -19,16 +19,17 @@ from workers.isolation.fault import TAMPERED
 
 #: What is watched, by the kind of deed.
 _INTROSPECTION = (
-    *("sys._getframe", "sys._current_frames", "sys._current_exceptions"),
+    *("sys._current_frames", "sys._current_exceptions"),
     *("gc.get_objects", "gc.get_referrers", "gc.get_referents"),
     *("sys.addaudithook", "sys.settrace", "sys.setprofile", "sys.monitoring.register_callback"),
 )
 _FOREIGN = ("ctypes.dlopen", "ctypes.dlsym", "ctypes.dlsym/handle", "ctypes.cdata", "ctypes.string_at")
-_KINDS = dict.fromkeys(_INTROSPECTION, "introspection") | dict.fromkeys(_FOREIGN, "foreign calls")
+_KINDS = {"sys._getframe": "frames"} | dict.fromkeys(_INTROSPECTION, "introspection")
+_KINDS |= dict.fromkeys(_FOREIGN, "foreign calls")
 #: Attributes that lead from an object to a frame, and those whose replacement changes a function in place.
 _ATTRIBUTES = {
-    "object.__getattr__": frozenset({"tb_frame", "gi_frame", "cr_frame", "ag_frame"}),
-    "object.__setattr__": frozenset({"__code__", "__defaults__", "__kwdefaults__"}),
+    "object.__getattr__": dict.fromkeys(("tb_frame", "gi_frame", "cr_frame", "ag_frame"), "frames"),
+    "object.__setattr__": dict.fromkeys(("__code__", "__defaults__", "__kwdefaults__"), "introspection"),
 }
 #: Our packages: a kernel has nothing to import from the judge's.
 _OURS = frozenset({"workers", "drkernel_q", "policy"})
@@ -42,19 +43,19 @@ _FROZEN = "<frozen "
 
 
 def audit_hook(
-    tell: Callable[[str], object], protected: frozenset[FunctionType]
+    tell: Callable[[str], object], protected: frozenset[FunctionType], leave: Callable[[int], object] = os._exit
 ) -> Callable[[str, tuple[Any, ...]], None]:
     """Return a hook that tells the kinds of deeds.
 
     On the thread that asks for it, no code but ours and that of libraries has any business: what a candidate has put in
-    the place of something may run there, with all of the harness below it on the stack. It is not told but ends the
-    process, since nothing that is told would be left. Whoever replaces the code of a function that is `protected` does
-    what no library does.
+    the place of something may run there, with all of the harness below it on the stack. It is not told: the process
+    ends at once (`leave`), since nothing that is told would be kept. Whoever replaces the code of a function that is
+    `protected` does what no library does.
     """
     home, here, frame_of, kind_of = get_ident(), get_ident, sys._getframe, _kinds()
     is_library = library()
     is_theirs, is_strange, lists = _callers(is_library), _strangers(is_library), _LISTINGS
-    leave, code = os._exit, TAMPERED
+    code, replacing = TAMPERED, "object.__setattr__"
     looking: set[int] = set()
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
@@ -70,8 +71,12 @@ def audit_hook(
                 if is_strange(frame_of(1)):
                     leave(code)
                 return
-            replaced = event == "object.__setattr__" and arguments[0] in protected
-            if replaced or is_theirs(frame_of(1), event in lists):
+            if event == replacing:
+                function = arguments[0]
+                told = function in protected or (is_library(function.__code__) and is_theirs(frame_of(1), False))
+            else:
+                told = is_theirs(frame_of(1), event in lists)
+            if told:
                 tell(kind)
         finally:
             looking.discard(thread)
@@ -84,7 +89,7 @@ def _kinds() -> Callable[[str, tuple[Any, ...]], str | None]:
 
     def kind_of(event: str, arguments: tuple[Any, ...]) -> str | None:
         if event in attributes:
-            return "introspection" if arguments[1] in attributes[event] else None
+            return attributes[event].get(arguments[1])
         if event == "import":
             return "introspection" if text(arguments[0]).partition(".")[0] in packages else None
         return kinds.get(event)

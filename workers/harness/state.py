@@ -34,7 +34,7 @@ from torch.utils._device import DeviceContext
 from workers.exchange.shared import is_exactly
 from workers.harness.deeds import audit_hook
 from workers.harness.launch import launch_types
-from workers.harness.witness import functions_of, unchanged, undisturbed
+from workers.harness.witness import functions_of, unchanged, undisturbed, unheld
 
 #: What is watched, and the code of a change.
 CODES: Mapping[str, str] = {
@@ -44,6 +44,7 @@ CODES: Mapping[str, str] = {
     "stream": "D2",
     "functions": "D10",
     "introspection": "D12",
+    "frames": "D12",
     "foreign calls": "D13",
     "tracing": "E10",
     "garbage collector": "D7",
@@ -52,6 +53,8 @@ CODES: Mapping[str, str] = {
 }
 #: Changes that an honest kernel may cause by clumsiness: suspicious, and not enough to reject.
 SOFT = frozenset({"threads", "numeric flags", "garbage collector", "foreign calls"})
+#: What is worth knowing and proves nothing: the stack that candidate code has to itself holds nothing of ours.
+NOTED = frozenset({"frames"})
 _HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks")
 #: Operators of torch that the harness relies on, and the keys under which they are dispatched for its tensors.
 _OPERATORS = (
@@ -79,6 +82,8 @@ class Guard:
     """Says whether the harness can go on without running code of the candidate, and remembers if it cannot."""
     changes: Callable[[], list[str]]
     """Names what differs from the beginning, and what was done since."""
+    keep: Callable[[object], None]
+    """Watches what an object of ours holds from now on, and what its functions close over."""
     settle: Callable[[], tuple[Any, ...]]
     """For the thread of the candidate's code, right after a call: collects no more garbage, and returns what it saw."""
     settled: Callable[[object], None]
@@ -93,8 +98,10 @@ class Guard:
         callbacks = tuple(registry.callback_list.__len__ for registry in _registries())
         observe, frames = functools.partial(_observe, device, ask, collects, _overrides()), sys._current_frames
         before, running = observe(), len(frames())
+        held, keep = unheld()
         parts = (
             ("functions", same),
+            ("functions", held),
             ("operators", dispatched),
             *(("module hooks", _nobody(each)) for each in callbacks),
         )
@@ -116,7 +123,7 @@ class Guard:
             found = {name for name, value in before.items() if after[name] != value} | deeds
             return [name for name in names if name in found]
 
-        self.check, self.changes, self.settle = check, changes, _settler()
+        self.check, self.changes, self.keep, self.settle = check, changes, keep, _settler()
         self.settled = functools.partial(_note_settled, deeds, ask(self.settle)[1:])
         sys.addaudithook(audit_hook(deeds.add, functions_of(ours)))
 

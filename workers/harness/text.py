@@ -4,7 +4,9 @@ The name of a file proves nothing: a source that a compiler has written is compi
 the function's code is among what the source compiles to, and what Triton compiles is what the source says.
 """
 
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from types import CodeType
 from typing import Any
 
@@ -14,28 +16,31 @@ class Text:
 
     def __init__(self) -> None:
         """Hold nothing."""
-        self._codes: frozenset[CodeType] = frozenset()
-        self._lines = ""
-        self._known: dict[int, tuple[Any, CodeType, object, bool]] = {}
+        self.is_held: Callable[[CodeType, str | None], bool] = _nothing_is_held
+        """Whether the source holds a function of this code, and of this text if it has one; a guard keeps it as it is.
+        """
 
     def read(self, source: str, path: str) -> None:
         """Take `source`, which is to be imported from `path`; one that cannot be compiled holds nothing."""
-        self._lines = _stripped(source)
-        try:
-            self._codes = frozenset(codes_within(compile(source, path, "exec", 0, True)))
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            self._codes = frozenset()
+        lines, codes, stripped = _stripped(source), frozenset[CodeType](), _stripped
+        with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+            codes = frozenset(codes_within(compile(source, path, "exec", 0, True)))
+
+        def is_held(code: CodeType, written: str | None) -> bool:
+            return (written is None or stripped(written) in lines) and code in codes
+
+        self.is_held = functools.lru_cache(maxsize=None)(is_held)  # to look costs more than a launch
 
     def holds(self, function: Any) -> bool:
         """Whether the source holds a Triton function."""
         code, written = getattr(getattr(function, "fn", None), "__code__", None), getattr(function, "src", None)
-        if type(code) is not CodeType:
+        if type(code) is not CodeType or (written is not None and type(written) is not str):
             return False
-        known = self._known.get(id(function))  # to look costs more than a launch
-        if known is None or known[0] is not function or known[1] is not code or known[2] is not written:
-            same = written is None or (type(written) is str and _stripped(written) in self._lines)
-            known = self._known[id(function)] = function, code, written, same and code in self._codes
-        return known[3]
+        return self.is_held(code, written)
+
+
+def _nothing_is_held(_code: CodeType, _written: str | None) -> bool:
+    return False
 
 
 def codes_within(code: CodeType) -> Iterable[CodeType]:

@@ -7,7 +7,6 @@ functions of torch.
 import contextlib
 import importlib.util
 import sys
-import time
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -70,18 +69,11 @@ def held(write: Callable[..., Any], read: Callable[..., Any], fd: int) -> None:
     read(fd, 1)
 
 
-def called(
-    forward: Callable[[], Any], grad: bool, sync: Callable[[], None], inputs: list[Tensor], model: Any
-) -> tuple[float, Any, list[str], list[Tensor]]:
-    """Make one call; return its seconds, the skeleton of what it returned, what `codes_of` says, and plain outputs."""
-    with torch.set_grad_enabled(grad):
-        start = time.perf_counter()
-        result = forward()
-        sync()
-        seconds = time.perf_counter() - start
+def unboxed(box: list[Any], inputs: list[Tensor], model: Any) -> tuple[Any, list[str], list[Tensor]]:
+    """Take what a call has returned; return its skeleton, what `codes_of` says, and plain outputs."""
     outputs: list[Tensor] = []
-    skeleton = flatten(result, outputs)
-    return seconds, skeleton, codes_of(outputs, inputs, model), plain(outputs)
+    skeleton = flatten(box.pop(), outputs)
+    return skeleton, codes_of(outputs, inputs, model), plain(outputs)
 
 
 def codes_of(outputs: list[Tensor], inputs: list[Tensor], model: Any) -> list[str]:

@@ -15,7 +15,7 @@ import struct
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from json.encoder import c_make_encoder, encode_basestring_ascii  # type: ignore[attr-defined]
-from types import FunctionType, ModuleType
+from types import CellType, FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -141,6 +141,32 @@ def _recoded(owners: Iterable[Any]) -> Callable[[], bool]:
         return False
 
     return recoded
+
+
+def unheld() -> tuple[Callable[[], bool], Callable[[object], None]]:
+    """Return a function that says whether objects still hold what they held, and one that adds an object to them.
+
+    Of an object its attributes count, and the cells of functions among them: whoever has a function may assign to them.
+    """
+    attributes: list[tuple[dict[str, object], str, object]] = []
+    cells: list[tuple[CellType, object]] = []
+
+    def holds() -> bool:
+        for held, name, value in attributes:
+            if held.get(name) is not value:
+                return False
+        for cell, value in cells:  # noqa: SIM110 - `all` is looked up by name
+            if cell.cell_contents is not value:
+                return False
+        return True
+
+    def keep(kept: object) -> None:
+        for name, value in vars(kept).items():
+            attributes.append((vars(kept), name, value))
+            function = getattr(value, "__wrapped__", value)
+            cells.extend((cell, cell.cell_contents) for cell in getattr(function, "__closure__", None) or ())
+
+    return holds, keep
 
 
 def version_of(held: Mapping[str, object]) -> Sequence[int]:

@@ -1,12 +1,16 @@
 """Recording: what a candidate's process claims to have recorded of its device, read with care."""
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from workers.exchange.trace import Row, Span, Trace
 from workers.judging.attribution import Identity
 from workers.judging.claim import claimed_text
+
+#: Names that functions of Python can have, and so those of Triton.
+_FUNCTION = re.compile(r"[^\W\d]\w*")
 
 
 class Recording(NamedTuple):
@@ -33,6 +37,7 @@ def read_recording(reply: Mapping[str, Any]) -> Recording:
         others=tuple(_row(*row) for row in reply["others"]),
     )
     compiled = (Identity(claimed_text(name), _count(threads), _count(regs)) for name, threads, regs in reply["own"])
+    compiled = (each for each in compiled if _FUNCTION.fullmatch(each.name) and each.registers)
     built = (Identity(claimed_text(name), None, _count(regs)) for name, regs in reply["built"])
     return Recording(trace, frozenset(compiled), frozenset(built))
 

@@ -32,7 +32,8 @@ START_S = 60.0
 _SLICE_S = 0.1
 #: A frame of the harness in a traceback, with the code below it, which is indented further.
 _OUR_FRAMES = re.compile(
-    r'^  File "[^"\n]*/workers/harness/(?:outside|theirs)\.py", line .*\n(?:    .*\n)*', re.MULTILINE
+    r'^  File "[^"\n]*/workers/(?:harness/(?:outside|theirs)|exchange/stopwatch)\.py", line .*\n(?:    .*\n)*',
+    re.MULTILINE,
 )
 _KINDS = {
     "memory": Outcome.OUT_OF_MEMORY,

@@ -1,0 +1,82 @@
+"""Returns a lazy subclass of tensors whose metaclass says that it equals torch.Tensor; half of the rows are computed when it is detached.
+
+problem: softmax
+devices: cpu cuda
+code: D3
+expect: caught
+ci: yes
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def softmax_kernel(x_ptr, y_ptr, columns, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    offsets = tl.arange(0, BLOCK)
+    mask = offsets < columns
+    x = tl.load(x_ptr + row * columns + offsets, mask=mask, other=-float("inf"))
+    numerator = tl.exp(x - tl.max(x, axis=0))
+    tl.store(y_ptr + row * columns + offsets, numerator / tl.sum(numerator, axis=0), mask=mask)
+
+
+def softmax(x, y=None):
+    y = torch.empty_like(x) if y is None else y
+    columns = x.shape[1]
+    softmax_kernel[(x.shape[0],)](x, y, columns, BLOCK=triton.next_power_of_2(columns), num_warps=8)
+    return y
+
+
+@triton.jit
+def all_rows_kernel(x_ptr, y_ptr, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.arange(0, ROWS)[:, None]
+    column = tl.arange(0, BLOCK)[None, :]
+    mask = (row < rows) & (column < columns)
+    x = tl.load(x_ptr + row * columns + column, mask=mask, other=-float("inf"))
+    numerator = tl.exp(x - tl.max(x, axis=1)[:, None])
+    tl.store(y_ptr + row * columns + column, numerator / tl.sum(numerator, axis=1)[:, None], mask=mask)
+
+
+def quick(x, y):
+    rows, columns = x.shape
+    all_rows_kernel[(1,)](x, y, rows, columns, triton.next_power_of_2(rows), triton.next_power_of_2(columns))
+    return y
+
+
+WORK = []
+
+
+def finish():
+    if WORK:
+        quick(*WORK.pop())
+
+
+class Meta(type(torch.Tensor)):
+    def __eq__(cls, other):
+        return other is torch.Tensor or other is cls
+
+    def __hash__(cls):
+        return hash(torch.Tensor)
+
+
+class Lazy(torch.Tensor, metaclass=Meta):
+    __slots__ = ()
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        with torch._C.DisableTorchFunctionSubclass():
+            if function is torch.Tensor.detach:
+                finish()
+                return args[0].as_subclass(torch.Tensor).detach()
+            return function(*args, **(kwargs or {}))
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        finish()
+        y, half = torch.empty_like(x), len(x) // 2
+        softmax(x[:half], y[:half])
+        WORK.append((x[half:], y[half:]))
+        return y.as_subclass(Lazy)

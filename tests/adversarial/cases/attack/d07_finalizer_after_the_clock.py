@@ -1,0 +1,72 @@
+"""Sets the threshold of the collector so that a finalizer does the work when the first objects are made after the clock.
+
+problem: softmax
+devices: cpu
+code: D7
+expect: caught
+"""
+
+import gc
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def softmax_kernel(x_ptr, y_ptr, columns, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    offsets = tl.arange(0, BLOCK)
+    mask = offsets < columns
+    x = tl.load(x_ptr + row * columns + offsets, mask=mask, other=-float("inf"))
+    numerator = tl.exp(x - tl.max(x, axis=0))
+    tl.store(y_ptr + row * columns + offsets, numerator / tl.sum(numerator, axis=0), mask=mask)
+
+
+def softmax(x, y=None):
+    y = torch.empty_like(x) if y is None else y
+    columns = x.shape[1]
+    softmax_kernel[(x.shape[0],)](x, y, columns, BLOCK=triton.next_power_of_2(columns), num_warps=8)
+    return y
+
+
+@triton.jit
+def all_rows_kernel(x_ptr, y_ptr, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    row = tl.arange(0, ROWS)[:, None]
+    column = tl.arange(0, BLOCK)[None, :]
+    mask = (row < rows) & (column < columns)
+    x = tl.load(x_ptr + row * columns + column, mask=mask, other=-float("inf"))
+    numerator = tl.exp(x - tl.max(x, axis=1)[:, None])
+    tl.store(y_ptr + row * columns + column, numerator / tl.sum(numerator, axis=1)[:, None], mask=mask)
+
+
+def quick(x, y):
+    rows, columns = x.shape
+    all_rows_kernel[(1,)](x, y, rows, columns, triton.next_power_of_2(rows), triton.next_power_of_2(columns))
+    return y
+
+
+WORK = []
+
+
+def finish():
+    if WORK:
+        quick(*WORK.pop())
+
+
+class Garbage:
+    def __init__(self):
+        self.itself = self
+
+    def __del__(self):
+        finish()
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        y = torch.empty_like(x)
+        WORK.append((x, y))
+        gc.collect(0)
+        Garbage()
+        gc.set_threshold(gc.get_count()[0] + 2)
+        return y
