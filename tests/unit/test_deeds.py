@@ -50,10 +50,10 @@ def elsewhere(function: Callable[..., Any], *arguments: Any) -> None:
 @pytest.mark.parametrize(
     ("event", "arguments", "kind"),
     [
-        ("sys._getframe", (None,), "frames"),
+        ("sys._getframe", (None,), "introspection"),
         ("sys._current_frames", (), "introspection"),
         ("gc.get_objects", (-1,), "introspection"),
-        ("object.__getattr__", (None, "tb_frame"), "frames"),
+        ("object.__getattr__", (None, "tb_frame"), "introspection"),
         ("object.__getattr__", (None, "f_code"), None),
         ("import", ("workers.harness.state", None), "introspection"),
         ("import", ("json", None), None),
@@ -76,7 +76,7 @@ def test_what_a_library_does_by_itself_is_nobody_s_deed() -> None:
     elsewhere(sneak, collections.namedtuple)
     assert told == []
     elsewhere(compiled("import sys\n\n\ndef sneak():\n    return sys._getframe()\n", "<candidate>")["sneak"])
-    assert told == ["frames"]
+    assert told == ["introspection"]
 
 
 def test_a_library_that_lists_objects_for_somebody_does_not_hide_him() -> None:

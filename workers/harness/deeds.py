@@ -19,17 +19,16 @@ from workers.isolation.fault import TAMPERED
 
 #: What is watched, by the kind of deed.
 _INTROSPECTION = (
-    *("sys._current_frames", "sys._current_exceptions"),
+    *("sys._getframe", "sys._current_frames", "sys._current_exceptions"),
     *("gc.get_objects", "gc.get_referrers", "gc.get_referents"),
     *("sys.addaudithook", "sys.settrace", "sys.setprofile", "sys.monitoring.register_callback"),
 )
 _FOREIGN = ("ctypes.dlopen", "ctypes.dlsym", "ctypes.dlsym/handle", "ctypes.cdata", "ctypes.string_at")
-_KINDS = {"sys._getframe": "frames"} | dict.fromkeys(_INTROSPECTION, "introspection")
-_KINDS |= dict.fromkeys(_FOREIGN, "foreign calls")
+_KINDS = dict.fromkeys(_INTROSPECTION, "introspection") | dict.fromkeys(_FOREIGN, "foreign calls")
 #: Attributes that lead from an object to a frame, and those whose replacement changes a function in place.
 _ATTRIBUTES = {
-    "object.__getattr__": dict.fromkeys(("tb_frame", "gi_frame", "cr_frame", "ag_frame"), "frames"),
-    "object.__setattr__": dict.fromkeys(("__code__", "__defaults__", "__kwdefaults__"), "introspection"),
+    "object.__getattr__": frozenset({"tb_frame", "gi_frame", "cr_frame", "ag_frame"}),
+    "object.__setattr__": frozenset({"__code__", "__defaults__", "__kwdefaults__"}),
 }
 #: Our packages: a kernel has nothing to import from the judge's.
 _OURS = frozenset({"workers", "drkernel_q", "policy"})
@@ -89,7 +88,7 @@ def _kinds() -> Callable[[str, tuple[Any, ...]], str | None]:
 
     def kind_of(event: str, arguments: tuple[Any, ...]) -> str | None:
         if event in attributes:
-            return attributes[event].get(arguments[1])
+            return "introspection" if arguments[1] in attributes[event] else None
         if event == "import":
             return "introspection" if text(arguments[0]).partition(".")[0] in packages else None
         return kinds.get(event)

@@ -44,7 +44,6 @@ CODES: Mapping[str, str] = {
     "stream": "D2",
     "functions": "D10",
     "introspection": "D12",
-    "frames": "D12",
     "foreign calls": "D13",
     "tracing": "E10",
     "garbage collector": "D7",
@@ -53,8 +52,6 @@ CODES: Mapping[str, str] = {
 }
 #: Changes that an honest kernel may cause by clumsiness: suspicious, and not enough to reject.
 SOFT = frozenset({"threads", "numeric flags", "garbage collector", "foreign calls"})
-#: What is worth knowing and proves nothing: the stack that candidate code has to itself holds nothing of ours.
-NOTED = frozenset({"frames"})
 _HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backward_hooks")
 #: Operators of torch that the harness relies on, and the keys under which they are dispatched for its tensors.
 _OPERATORS = (

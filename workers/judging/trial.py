@@ -187,16 +187,14 @@ def _class_of(results: list[Comparison], precision: Precision) -> str:
 def state_findings(names: Iterable[str]) -> list[Finding]:
     """Turn what the candidate changed in its process, by the names of `workers.harness.state.CODES`, into findings."""
     return [
-        Finding(state.CODES[name], _weight_of(name), f"the candidate changed the process it runs in: {name}")
+        Finding(
+            state.CODES[name],
+            Weight.SOFT if name in state.SOFT else Weight.HARD,
+            f"the candidate changed the process it runs in: {name}",
+        )
         for name in names
         if name in state.CODES
     ]
-
-
-def _weight_of(change: str) -> Weight:
-    if change in state.NOTED:
-        return Weight.NOTE
-    return Weight.SOFT if change in state.SOFT else Weight.HARD
 
 
 def findings_of(answer: Answer, reference: Reference) -> list[Finding]:
