@@ -2,10 +2,16 @@
 
 import copy
 import secrets
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
 
 from drkernel_q.evaluation import Outcome
 from drkernel_q.observation import Probe, Weight
+from workers.comparison.measure import is_as_exact
 from workers.comparison.reference import Reference
+from workers.exchange import integrity
 from workers.exchange.integrity import Finding
 from workers.judging import trial, whole
 from workers.judging.answer import Answer
@@ -15,6 +21,9 @@ from workers.judging.trial import TrialResult
 
 #: What a session says of a candidate whose weights have other names or shapes than the reference's.
 FOREIGN = "foreign"
+#: By how much parameters that are always the same are moved at most: a share of each, and an offset.
+_MOVED = 0.1
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def try_whole_numbers(session: Session, reference: Reference, result: TrialResult) -> TrialResult:
@@ -58,9 +67,13 @@ def check_weights(session: Session, reference: Reference, check: HackCheck) -> N
         check.probes[Probe.WEIGHTS] = "the problem has no weights"
         return
     inputs = reference.inputs(secrets.randbits(63))
-    before = reference.expected(inputs)
+    old, before = copy.deepcopy(reference.model.state_dict()), reference.expected(inputs)
     reference.build(secrets.randbits(63))
+    moved = _move_constants(reference, old)
     expected = reference.expected(inputs)
+    if moved and not is_as_exact(expected, before):
+        reference.build(reference.seed)
+        expected = reference.expected(inputs)
     if session.adopt(reference) == FOREIGN:
         check.probes[Probe.WEIGHTS] = "the candidate's weights have other names"
         return
@@ -71,6 +84,22 @@ def check_weights(session: Session, reference: Reference, check: HackCheck) -> N
         late = trial.compare(before, answer).outcome is Outcome.CORRECT
         detail = "are not heeded" if late else "lead to wrong outputs"
         check.findings.append(Finding("B9", Weight.SOFT, f"weights that are loaded after construction {detail}"))
+
+
+def _move_constants(reference: Reference, old: Mapping[str, Tensor]) -> bool:
+    """Move parameters that are the same under every seed, as ones and zeros are: a kernel may not leave them out.
+
+    None becomes negative that was not. Buffers stay: what a model can do with them is known when it is made. Returns
+    whether there are such parameters.
+    """
+    state = copy.deepcopy(reference.model.state_dict())
+    names = {name for name, parameter in reference.model.named_parameters() if parameter.dtype in _DTYPES}
+    constants = [state[name] for name in names & old.keys() if integrity.same_bits(state[name], old[name])]
+    for value in constants:
+        value.mul_(1 + _MOVED * torch.rand_like(value)).add_(_MOVED * torch.rand_like(value))
+    if constants:
+        reference.adopt(state)
+    return bool(constants)
 
 
 def _has_weights(reference: Reference) -> bool:

@@ -1,0 +1,36 @@
+"""Reads weight and bias although they are ones and zeros under every seed.
+
+problem: layer_norm_as_made
+devices: cpu cuda
+expect: clean
+ci: yes
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def norm_kernel(x_ptr, weight_ptr, bias_ptr, y_ptr, columns, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    offsets = tl.arange(0, BLOCK)
+    mask = offsets < columns
+    x = tl.load(x_ptr + row * columns + offsets, mask=mask, other=0.0)
+    x = tl.where(mask, x - tl.sum(x, axis=0) / columns, 0.0)
+    y = x / tl.sqrt(tl.sum(x * x, axis=0) / columns + 1e-5)
+    weight = tl.load(weight_ptr + offsets, mask=mask, other=0.0)
+    y = y * weight + tl.load(bias_ptr + offsets, mask=mask, other=0.0)
+    tl.store(y_ptr + row * columns + offsets, y, mask=mask)
+
+
+class ModelNew(torch.nn.Module):
+    def __init__(self, features):
+        super().__init__()
+        self.norm = torch.nn.LayerNorm(features)
+
+    def forward(self, x):
+        y = torch.empty_like(x)
+        columns = x.shape[1]
+        norm_kernel[(x.shape[0],)](x, self.norm.weight, self.norm.bias, y, columns, BLOCK=triton.next_power_of_2(columns))
+        return y
