@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from drkernel_q.profile import Origin, Profile
-from workers.exchange.trace import Row, Span, Trace
+from workers.exchange.trace import Overlap, Row, Span, Trace
 from workers.judging.attribution import MAX_ROWS, Identity, attribute, origin
 
 OWN = frozenset(
@@ -36,6 +36,25 @@ def test_figures_are_for_one_call() -> None:
         ("softmax_kernel", 30.0, 1.0),
         ("vectorized_elementwise", 10.0, 2.0),
     ]
+
+
+@pytest.mark.parametrize(
+    ("overlaps", "ratio"),
+    [
+        ([], 560 / 630),
+        ([Overlap("at::native::softmax", "softmax_kernel", 560.0)], 0.0),
+        ([Overlap("at::native::softmax", "softmax_kernel", 35.0)], 525 / 595),
+        ([Overlap("softmax_kernel", "softmax_kernel_of_another_stream", 560.0)], 0.0),
+        ([Overlap("nobody", "of these", 1e9)], 560 / 630),
+    ],
+    ids=["one after the other", "beside all of it", "beside a part", "beside a stranger", "no such rows"],
+)
+def test_time_beside_others_is_theirs(overlaps: list[Overlap], ratio: float) -> None:
+    """Eight small kernels that spin on side streams while torch works would be eight ninths of the time."""
+    names = [("softmax_kernel", None, 560.0, 8), ("at::native::softmax", "aten::_softmax", 70.0, 1)]
+    rows = [Row(*each) for each in names] + [Row("softmax_kernel_of_another_stream", None, 0.0, 1)]
+    trace = Trace(tuple(rows), (Span(1.0, 1.0, 0.0, 1),), overlaps=tuple(overlaps))
+    assert attribute(trace, OWN, 1).profile_ratio == pytest.approx(ratio)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.exchange.trace import CALL_RANGE, OTHER_RANGE, OWN_RANGE, SENTINEL_RANGE, Event, Kind, Row, read, read_host
+from workers.exchange.trace import (
+    CALL_RANGE,
+    OTHER_RANGE,
+    OWN_RANGE,
+    SENTINEL_RANGE,
+    Event,
+    Kind,
+    Overlap,
+    Row,
+    read,
+    read_host,
+)
 
 SPIN = "at::cuda::(anonymous namespace)::spin_kernel(long)"
 STREAM, SIDE = 7, 13
@@ -101,6 +112,16 @@ def test_the_window_is_what_events_around_the_call_measure() -> None:
     assert span.busy_us == 2 * KERNEL_NS / 1e3
     assert span.window_us == pytest.approx(2 * KERNEL_NS / 1e3)
     assert (span.early_us, span.streams) == (0.0, 1)
+
+
+def test_kernels_of_two_streams_overlap() -> None:
+    recording = one_call()
+    theirs = next(event for event in recording.events if event.name == "theirs")
+    for name, start, end in [("junk", -1000, 1000), ("junk", 2000, 9000), ("theirs", 0, 4000), ("later", 9000, 9500)]:
+        launched = recording.launch(name, stream=SIDE)
+        recording.events[-1] = launched._replace(start_ns=theirs.start_ns + start, end_ns=theirs.start_ns + end)
+    found = read(recording.end()).overlaps
+    assert sorted(found) == [Overlap("junk", "own", 1.0), Overlap("junk", "theirs", 2 * (1.0 + 2.0))]
 
 
 def test_a_slow_host_is_part_of_the_window() -> None:

@@ -94,6 +94,14 @@ class Span(NamedTuple):
     """Streams that the call's work ran on."""
 
 
+class Overlap(NamedTuple):
+    """Time, over all calls, in which kernels of two names ran beside each other; a pair stands once."""
+
+    name: str
+    other: str
+    device_us: float
+
+
 class Trace(NamedTuple):
     """What ran in the calls."""
 
@@ -104,6 +112,8 @@ class Trace(NamedTuple):
     """What shows that the recording is not whole, if anything does."""
     others: tuple[Row, ...] = ()
     """What ran in a call in the other mode, or after its start where nobody knows what launched it."""
+    overlaps: tuple[Overlap, ...] = ()
+    """Kernels of several streams that ran at the same time in calls."""
 
 
 def read(events: Iterable[Event]) -> Trace:
@@ -130,7 +140,7 @@ def read(events: Iterable[Event]) -> Trace:
     of_calls = [*astray, *(activity for own in within for activity in own)]
     spans = _spans(calls, within, sorted(outside))
     fault = log.sentinel_fault([*calls, *other_calls], [*of_calls, *others]) or log.lost_launches(calls)
-    return Trace(log.rows(of_calls), spans, fault, log.rows(others))
+    return Trace(log.rows(of_calls), spans, fault, log.rows(others), _overlaps(of_calls))
 
 
 def read_host(events: Iterable[Event]) -> Trace:
@@ -312,6 +322,20 @@ def _spans(
         streams = len({activity.lane for activity in own})
         spans.append(Span(max(end - begin, 0) / 1e3, _covered_ns(own) / 1e3, _covered_ns(early) / 1e3, streams))
     return tuple(spans)
+
+
+def _overlaps(activities: Iterable[Event]) -> tuple[Overlap, ...]:
+    """Find kernels of different names that ran at the same time."""
+    sums: dict[tuple[str, str], int] = defaultdict(int)
+    running: list[Event] = []
+    for event in sorted((each for each in activities if each.kind is Kind.KERNEL), key=_order):
+        running = [other for other in running if other.end_ns > event.start_ns]
+        for other in running:
+            if other.name != event.name:
+                low, high = sorted((other.name, event.name))
+                sums[low, high] += min(other.end_ns, event.end_ns) - event.start_ns
+        running.append(event)
+    return tuple(Overlap(*names, time_ns / 1e3) for names, time_ns in sums.items())
 
 
 def _covered_ns(events: Iterable[Event]) -> int:

@@ -236,6 +236,7 @@ class Harness:
             "rows": [list(row) for row in trace.rows],
             "others": [list(row) for row in trace.others],
             "spans": [list(span) for span in trace.spans],
+            "overlaps": [list(overlap) for overlap in trace.overlaps],
             "fault": trace.fault,
             "own": self.outside.ask(theirs.own_kernels, self.loads),
             "built": [list(kernel) for kernel in built_kernels(os.path.dirname(self.path))],

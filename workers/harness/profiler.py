@@ -76,7 +76,8 @@ class Profiler:
         except (AttributeError, RuntimeError, AssertionError) as error:
             return Trace(fault=f"the profiler was ended by somebody else: {error}")
         trace = read(map(_event, events)) if self._cuda else read_host(map(_event, events))
-        return trace._replace(rows=_fold(trace.rows), others=_fold(trace.others))
+        overlaps = sorted(trace.overlaps, key=lambda overlap: -overlap.device_us)[:MAX_ROWS]
+        return trace._replace(rows=_fold(trace.rows), others=_fold(trace.others), overlaps=tuple(overlaps))
 
     @property
     def on(self) -> bool:

@@ -80,7 +80,7 @@ def attribute(trace: Trace, own: Collection[Identity], calls: int) -> Profile:
     device_us = sum(kernel.device_us for kernel in kernels)
     mine = [kernel for kernel in kernels if kernel.origin is Origin.CANDIDATE]
     fault = trace.fault or (None if device_us > 0 else "no activity of the device was recorded")
-    ratio = None if fault else min(sum(kernel.device_us for kernel in mine) / device_us, 1.0)
+    ratio = None if fault else _share(trace, sum(kernel.device_us for kernel in mine) * calls, device_us * calls, own)
     return Profile(
         profile_ratio=ratio,
         launches=sum(kernel.launches for kernel in mine),
@@ -89,6 +89,18 @@ def attribute(trace: Trace, own: Collection[Identity], calls: int) -> Profile:
         fault=fault,
         **_medians(trace),
     )
+
+
+def _share(trace: Trace, own_us: float, all_us: float, own: Collection[Identity]) -> float:
+    """Return the candidate's share of the device time.
+
+    While kernels of its own and of others run beside each other, the time is the others': to keep a corner of the
+    device busy for as long as they work is no work of its own.
+    """
+    theirs = {row.name for row in trace.rows if not row.memory and origin(row, own) is not Origin.CANDIDATE}
+    beside_us = sum(each.device_us for each in trace.overlaps if (each.name in theirs) != (each.other in theirs))
+    lost_us = min(beside_us, own_us)
+    return min((own_us - lost_us) / (all_us - lost_us), 1.0) if all_us > lost_us else 0.0
 
 
 def _medians(trace: Trace) -> dict[str, Any]:

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from workers.exchange.trace import Row, Span, Trace
+from workers.exchange.trace import Overlap, Row, Span, Trace
 from workers.judging.attribution import Identity
 from workers.judging.claim import claimed_text
 
@@ -35,6 +35,7 @@ def read_recording(reply: Mapping[str, Any]) -> Recording:
         spans=tuple(_span(*span) for span in reply["spans"]),
         fault=None if fault is None else claimed_text(fault),
         others=tuple(_row(*row) for row in reply["others"]),
+        overlaps=tuple(_overlap(*overlap) for overlap in reply["overlaps"]),
     )
     compiled = (Identity(claimed_text(name), _count(threads), _count(regs)) for name, threads, regs in reply["own"])
     compiled = (each for each in compiled if _FUNCTION.fullmatch(each.name) and each.registers)
@@ -57,6 +58,10 @@ def _row(name: Any, operator: Any, us: Any, times: Any, memory: Any, graph: Any,
 
 def _span(window_us: Any, busy_us: Any, early_us: Any, streams: Any) -> Span:
     return Span(_microseconds(window_us), _microseconds(busy_us), _microseconds(early_us), _count(streams))
+
+
+def _overlap(name: Any, other: Any, us: Any) -> Overlap:
+    return Overlap(claimed_text(name), claimed_text(other), _microseconds(us))
 
 
 def _microseconds(value: Any) -> float:
