@@ -139,12 +139,16 @@ class Launcher:
         def disturb(run: Callable[..., Any], function: Any, *args: Any, **kwargs: Any) -> Any:
             tensors = [value for value in (*args, *kwargs.values()) if type(value) is torch.Tensor]
             floats = [tensor for tensor in tensors if tensor.is_floating_point()]
+            counted = [tensor for tensor in tensors if not tensor.is_floating_point()]
             before = [tensor.clone() if tensor.nbytes <= _LARGE_BYTES else checksum(tensor) for tensor in floats]
+            sums = [checksum(tensor) for tensor in counted]
             with _Computing(seen.within):
                 kernel = run(function, *args, **kwargs)
             for old, tensor in zip(before, floats, strict=True):
                 moved = move_all_written(old, tensor) if isinstance(old, int) else move_written(old, tensor)
                 seen.written.extend(moved)
+            # Whole numbers are left as they are: what is 2 % of an index?
+            seen.written.extend(now for old, now in zip(sums, map(checksum, counted), strict=True) if now != old)
             return kernel
 
         with self._instead(disturb):

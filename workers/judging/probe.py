@@ -5,12 +5,13 @@ triangular and sparse inputs keep their structure.
 """
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from drkernel_q.observation import Probe
 from workers.exchange import integrity
 from workers.exchange.shared import unflatten
 from workers.judging.session import pack_inputs
@@ -87,6 +88,10 @@ def amplified(tensor: Tensor) -> None:
         return
     rows = tensor.reshape(-1, tensor.shape[-1]) if tensor.dim() > 1 else tensor.reshape(-1, 1)
     rows[len(rows) // 4 : -(-3 * len(rows) // 4)] *= _AMPLIFICATION
+
+
+#: Changes that a timed process is surprised with, by the probe that has made them before on the checked one.
+SURPRISES: Mapping[Probe, Change] = {Probe.STRUCTURE: structured, Probe.AMPLIFIED: amplified}
 
 
 def share_changed(left: Sequence[Tensor], right: Sequence[Tensor], inputs: Sequence[Tensor]) -> float | None:

@@ -19,6 +19,7 @@ from workers.exchange import integrity
 from workers.exchange.segment import Segment, create
 from workers.exchange.shared import ALIGN, unflatten
 from workers.exchange.stopwatch import Stopwatch
+from workers.judging import probe
 from workers.judging.answer import Answer
 from workers.judging.clock import Pace
 from workers.judging.session import Session, pack_inputs
@@ -32,8 +33,9 @@ SLOTS = 8
 SLOT_BYTES = 2 * 2**30
 #: Of so many timed calls one has its outputs compared, the process not knowing which; all of the first have.
 LOOKED_AT = {"cuda": 4, "cpu": 1}
-#: Most bytes of inputs of one burst.
+#: Most bytes of inputs of one burst, and of a call between timed ones whose outputs are compared in full.
 BURST_BYTES = 8 * 2**30
+SURPRISE_BYTES = 2**29
 
 
 class Side(Protocol):
@@ -41,6 +43,10 @@ class Side(Protocol):
 
     def timed(self) -> float:
         """Draw fresh inputs and time one call on them, milliseconds."""
+        ...
+
+    def interrupt(self) -> None:
+        """Do what may come between two timed calls."""
         ...
 
 
@@ -76,6 +82,9 @@ class ReferenceSide:
         self.late_ms.append(self.stopwatch.late_ms)
         return milliseconds
 
+    def interrupt(self) -> None:
+        """Do nothing: whom one trusts one need not surprise."""
+
 
 class CandidateSide:
     """The candidate, timed by its harness.
@@ -95,17 +104,19 @@ class CandidateSide:
         session.arm(self.segment, self.skeletons, self.specs, _slots_for(self.size), self.expected_like)
         self.sets: Segment | None = None
         self.recheck = Recheck(reference)
-        self.seeds: dict[str, list[int]] = {"timed": [], "bursts": []}
+        self.seeds: dict[str, list[int]] = {"timed": [], "bursts": [], "surprises": []}
         """Seeds of the inputs of all calls, in order."""
         self.calls: list[Answer] = []
         """What came with each timed call, without the outputs."""
         self.warm = 0
         """How many of them were made to warm up."""
+        self.changes: Sequence[probe.Change] = ()
+        """What inputs may be changed by that no timed call gets: the reference is as exact on them as on others."""
 
     def timed(self) -> float:
         """Draw fresh inputs and time one call on them, milliseconds, as the candidate's process claims."""
         self.seeds["timed"].append(secrets.randbits(63))
-        inputs = self._put(self.segment, 0, self.seeds["timed"][-1])
+        inputs = self._put(self.segment, 0, self.reference.inputs(self.seeds["timed"][-1]))
         looked_at = len(self.calls) < FULL or not secrets.randbelow(LOOKED_AT[self.reference.device])
         milliseconds, answer = self.session.timed(self.expected_like, codes=looked_at)
         if looked_at:
@@ -113,8 +124,27 @@ class CandidateSide:
         self.calls.append(answer._replace(outputs=None))
         return milliseconds
 
-    def _put(self, segment: Segment, offset: int, seed: int) -> Sequence[Any]:
-        inputs = self.reference.inputs(seed)
+    def interrupt(self) -> None:
+        """Make a call as if it were timed, on inputs as only checks have them, and compare its outputs in full.
+
+        Its process cannot tell, so it has to be right on such inputs whenever it is timed.
+        """
+        if not self.changes or self.size > SURPRISE_BYTES:
+            return
+        self.seeds["surprises"].append(secrets.randbits(63))
+        inputs = self.reference.inputs(self.seeds["surprises"][-1])
+        moved = probe.changed(inputs, secrets.choice(self.changes))
+        if moved is None:
+            return
+        self._put(self.segment, 0, moved)
+        _, answer = self.session.timed(self.expected_like)
+        if answer.outputs is None:
+            self.recheck.faults.append(answer.detail or "an output of another kind")
+        else:
+            self.recheck.look_closely(moved, answer.outputs)
+        self.calls.append(answer._replace(outputs=None))
+
+    def _put(self, segment: Segment, offset: int, inputs: Sequence[Any]) -> Sequence[Any]:
         _, tensors, specs, _ = pack_inputs(inputs)
         if specs != self.specs:
             raise BadProblem(f"get_inputs() of {self.reference.name} draws other shapes under another seed.")
@@ -146,7 +176,7 @@ class CandidateSide:
         seeds = [secrets.randbits(63) for _ in range(calls)]
         self.seeds["bursts"] += seeds
         for number, seed in enumerate(seeds):
-            self._put(self.sets, stride * number, seed)
+            self._put(self.sets, stride * number, self.reference.inputs(seed))
         places = [
             [spec._replace(offset=spec.offset + stride * number) for spec in self.specs] for number in range(calls)
         ]

@@ -5,6 +5,7 @@ the other, in turning order, on inputs that were drawn for each call; outputs of
 compared with the reference.
 """
 
+import secrets
 import time
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
@@ -29,6 +30,8 @@ WAKING_S = {"cuda": 0.01, "cpu": 0.0}
 RACES = 3
 #: The reference is called once for so many calls of the candidate: its times scatter less than they cost.
 REFERENCE_SHARE = {"cuda": 2, "cpu": 1}
+#: One block of so many is interrupted by a call that is no timed one, at a place that nobody knows.
+INTERRUPTED = 2
 #: Calls of the reference with no candidate around.
 ALONE_CALLS = 15
 
@@ -177,7 +180,12 @@ def _warm_up(side: Side, device: str) -> Call:
 def _run_block(side: Side, settle: int, calls: int) -> list[float]:
     for _ in range(settle):
         side.timed()
-    return [side.timed() for _ in range(calls)]
+    times, place = [], secrets.randbelow(INTERRUPTED * calls)
+    for number in range(calls):
+        if number == place:
+            side.interrupt()
+        times.append(side.timed())
+    return times
 
 
 def summarize(references: dict[Version, list[list[float]]], candidate: list[list[float]]) -> Timing:
