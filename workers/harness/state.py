@@ -86,8 +86,18 @@ class Guard:
     settled: Callable[[object], None]
     """Takes what `settle` returned, and remembers what differs from the beginning."""
 
-    def __init__(self, device: str, *, ask: Ask = _directly, collects: Callable[[], bool] = gc.isenabled) -> None:
-        """Watch what code that `ask` calls does; `collects` says whether garbage is collected meanwhile."""
+    def __init__(
+        self,
+        device: str,
+        *,
+        ask: Ask = _directly,
+        collects: Callable[[], bool] = gc.isenabled,
+        leave: Callable[[int], object] = os._exit,
+    ) -> None:
+        """Watch what code that `ask` calls does; `collects` says whether garbage is collected meanwhile.
+
+        `leave` is called when somebody else's code acts on this thread (`workers.harness.deeds`).
+        """
         ours, names, deeds = _our_code(), tuple(CODES), set[str]()
         others = {name: module for name, module in sys.modules.items() if name.split(".")[0] not in _HIDDEN}
         same = unchanged(ours, [*_OWNERS, *launch_types(device)], others)
@@ -120,9 +130,10 @@ class Guard:
             found = {name for name, value in before.items() if after[name] != value} | deeds
             return [name for name in names if name in found]
 
-        self.check, self.changes, self.keep, self.settle = check, changes, keep, _settler()
-        self.settled = functools.partial(_note_settled, deeds, ask(self.settle)[1:])
-        sys.addaudithook(audit_hook(deeds.add, functions_of(ours)))
+        look = _looker()
+        self.check, self.changes, self.keep, self.settle = check, changes, keep, _settler(look)
+        self.settled = functools.partial(_note_settled, deeds, ask(look))
+        sys.addaudithook(audit_hook(deeds.add, functions_of(ours), leave))
 
 
 def _our_code() -> list[Any]:
@@ -207,16 +218,25 @@ def _note_settled(deeds: set[str], usual: tuple[Any, ...], seen: tuple[Any, ...]
             deeds.add(kind)
 
 
-def _settler() -> Callable[[], tuple[Any, ...]]:
-    """Return the `settle` of a guard; it looks nothing up by name."""
-    collects, stop = gc.isenabled, gc.disable
+def _looker() -> Callable[[], tuple[Any, ...]]:
+    """Return a function that looks at what a thread has been left with; it looks nothing up by name."""
     modes, dispatch_modes = _function_modes(), torch._C._len_torch_dispatch_stack
     trace, profile, frames = sys.gettrace, sys.getprofile, get_eval_frame_callback
+
+    def look() -> tuple[Any, ...]:
+        return modes(), dispatch_modes(), trace() is None, profile() is None, frames() is None
+
+    return look
+
+
+def _settler(look: Callable[[], tuple[Any, ...]]) -> Callable[[], tuple[Any, ...]]:
+    """Return the `settle` of a guard; it looks nothing up by name."""
+    collects, stop = gc.isenabled, gc.disable
 
     def settle() -> tuple[Any, ...]:
         collected = collects()
         stop()
-        return collected, modes(), dispatch_modes(), trace() is None, profile() is None, frames() is None
+        return collected, *look()
 
     return settle
 

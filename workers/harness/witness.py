@@ -148,23 +148,23 @@ def unheld() -> tuple[Callable[[], bool], Callable[[object], None]]:
 
     Of an object its attributes count, and the cells of functions among them: whoever has a function may assign to them.
     """
-    attributes: list[tuple[dict[str, object], str, object]] = []
-    cells: list[tuple[CellType, object]] = []
+    known: dict[int, tuple[dict[str, object], tuple[tuple[str, object], ...], tuple[tuple[CellType, object], ...]]] = {}
+    everything = known.values
 
     def holds() -> bool:
-        for held, name, value in attributes:
-            if held.get(name) is not value:
-                return False
-        for cell, value in cells:  # noqa: SIM110 - `all` is looked up by name
-            if cell.cell_contents is not value:
-                return False
+        for held, attributes, cells in everything():
+            for name, value in attributes:
+                if held.get(name) is not value:
+                    return False
+            for cell, value in cells:
+                if cell.cell_contents is not value:
+                    return False
         return True
 
     def keep(kept: object) -> None:
-        for name, value in vars(kept).items():
-            attributes.append((vars(kept), name, value))
-            function = getattr(value, "__wrapped__", value)
-            cells.extend((cell, cell.cell_contents) for cell in getattr(function, "__closure__", None) or ())
+        functions = [getattr(value, "__wrapped__", value) for value in vars(kept).values()]
+        cells = [cell for function in functions for cell in getattr(function, "__closure__", None) or ()]
+        known[id(kept)] = vars(kept), tuple(vars(kept).items()), tuple((cell, cell.cell_contents) for cell in cells)
 
     return holds, keep
 
