@@ -317,6 +317,17 @@ def test_a_bad_problem_is_not_the_kernels_fault(bench: Bench, source: str, sente
     assert sentence in failure.message
 
 
+def test_a_reference_may_ask_for_frames(bench: Bench) -> None:
+    """It is trusted, and runs where in a candidate's process nobody may."""
+    softmax = builtin("softmax")
+    source = softmax.source.replace(
+        "def forward(self, x):\n", "def forward(self, x):\n        inspect.currentframe()\n"
+    )
+    problem = Problem(name="softmax", source=f"{source}\n\nimport inspect\n")
+    assert "currentframe" in problem.source
+    assert bench.judge(problem, SOFTMAX).honest_and_correct
+
+
 def test_a_problem_whose_answer_is_a_constant_is_labelled(bench: Bench) -> None:
     flat = problem(
         """
