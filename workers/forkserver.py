@@ -260,7 +260,7 @@ def _boot(config: ZygoteConfig) -> dict[str, Any]:
     import torch._inductor.config  # the first session of the profiler imports it, which takes over a second
     import torch.profiler
     from torch._dynamo.mutation_guard import install_generation_tagging_init
-    from torch._functorch.predispatch import lazy_load_decompositions
+    from torch._functorch.vmap import lazy_load_decompositions  # type: ignore[attr-defined]  # where all versions have it
 
     from workers import canary, selftest  # noqa: F401 - once here instead of in every fork
     from workers.harness import candidate  # noqa: F401 - once here instead of in every fork
@@ -281,7 +281,7 @@ def _boot(config: ZygoteConfig) -> dict[str, Any]:
     install_generation_tagging_init()
     lazy_load_decompositions()
     for module in (torch.autograd, torch._C._autograd):  # operators that are not recorded would be nobody's
-        del module._enable_record_function
+        vars(module).pop("_enable_record_function", None)
     with contextlib.suppress(ImportError):
         from tqdm import tqdm
 

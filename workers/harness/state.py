@@ -163,7 +163,7 @@ def _observe(device: str, ask: Ask, collects: Callable[[], bool], overrides: Cal
         "module hooks": str([len(getattr(nn.modules.module, name, ())) for name in _HOOKS]),
         "tracing": " ".join(there[2:5]),
         "garbage collector": f"{collects()} {len(gc.callbacks)}",
-        "numeric flags": f"{there[5]} {[flag() for flag in _FLAGS]}",
+        "numeric flags": f"{there[5]} {_flags()}",
         "stream": " ".join(there[7:]),
     }
 
@@ -183,6 +183,17 @@ def _overrides() -> Callable[[], int]:
 def _look(looks: tuple[Callable[[], Any], ...]) -> list[str]:
     values = [look() for look in looks]
     return [str(value) if is_exactly(value, *_PLAIN) else "something else" for value in values]
+
+
+def _flags() -> list[str]:
+    """Ask for the numeric flags; one that was set by torch's newer names does not answer to the older ones."""
+    answers = []
+    for flag in _FLAGS:
+        try:
+            answers.append(str(flag()))
+        except RuntimeError:
+            answers.append("unclear")
+    return answers
 
 
 def _function_modes() -> Callable[[], int]:
