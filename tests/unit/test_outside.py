@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import traceback
+from threading import get_ident
 from types import FrameType
 from typing import Any
 
@@ -104,3 +105,45 @@ def test_a_fork_has_nobody_to_answer_to(outside: Outside) -> None:
     pid = outside.run(split)
     assert os.getpid() == parent
     assert os.waitpid(pid, 0)[1] == 0
+
+
+class Dying:
+    """Says on which thread it was let go of."""
+
+    def __init__(self, threads: list[int]) -> None:
+        self.threads, self.itself = threads, self
+
+    def __del__(self) -> None:
+        self.threads.append(get_ident())
+
+
+def test_garbage_is_collected_out_there(outside: Outside) -> None:
+    threads: list[int] = []
+
+    def litter() -> None:
+        Dying(threads)
+        gc.set_threshold(1)
+
+    before = gc.get_threshold()
+    try:
+        outside.run(litter)
+        for _ in range(100):
+            outside.run(list)
+    finally:
+        gc.set_threshold(*before)
+    assert threads
+    assert get_ident() not in threads
+
+
+def test_what_was_returned_before_something_failed_is_let_go_of_out_there(outside: Outside) -> None:
+    threads: list[int] = []
+
+    def make() -> Dying:
+        made = Dying(threads)
+        del made.itself
+        return made
+
+    with pytest.raises(OutsideFailed):
+        outside.run_all((make,), (divmod, 1, 0))
+    assert threads
+    assert get_ident() not in threads

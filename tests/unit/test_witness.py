@@ -10,12 +10,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.overrides import BaseTorchFunctionMode
 
 from workers.harness.deeds import audit_hook, library
-from workers.harness.text import codes_within
-from workers.harness.witness import ender, speaker, unchanged
+from workers.harness.state import _function_modes, _looker, _settler
+from workers.harness.text import Text, codes_within
+from workers.harness.witness import ender, speaker, unchanged, unheld
 from workers.isolation.wire import Channel, WireAbuse, sealer
 
 KEY = b"k" * 32
@@ -46,10 +49,12 @@ def trusted(sock: socket.socket) -> dict[str, Callable[..., Any]]:
         "hook": audit_hook(lambda kind: None, frozenset()),
         "library": library(),
         "end": ender(same, list, speak),
+        "held": unheld()[0],
+        "settle": _settler(_looker()),
     }
 
 
-@pytest.mark.parametrize("name", ["speak", "seal", "unchanged", "hook", "library", "end"])
+@pytest.mark.parametrize("name", ["speak", "seal", "unchanged", "hook", "library", "end", "held", "settle"])
 def test_what_must_hold_looks_nothing_up(name: str) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
@@ -204,3 +209,41 @@ def test_new_modules_and_constants_of_libraries_do_not_count() -> None:
     same = unchanged([], [others])
     vars(others).update(submodule=types.ModuleType("submodule"), cache={})
     assert same()
+
+
+def test_what_is_kept_is_noticed_when_it_goes_and_may_be_kept_anew() -> None:
+    text = Text()
+    text.read("def kernel(): ...\n", "/srv/candidate.py")
+    holds, keep = unheld()
+    keep(text)
+    assert holds()
+    known = text.is_held
+    text.is_held = lambda code, written: True
+    assert not holds()
+    text.is_held = known
+    assert holds()
+    cell = known.__wrapped__.__closure__[0]  # type: ignore[attr-defined]
+    before, cell.cell_contents = cell.cell_contents, "all of it"
+    assert not holds()
+    cell.cell_contents = before
+    text.read("def another(): ...\n", "/srv/candidate.py")
+    assert not holds()
+    keep(text)
+    assert holds()
+
+
+def test_a_module_that_gets_a_class_of_its_own_is_noticed() -> None:
+    module = types.ModuleType("theirs")
+    same = unchanged([], [module])
+    assert same()
+    module.__class__ = type("Module", (types.ModuleType,), {})
+    assert not same()
+
+
+def test_the_mode_of_a_default_device_is_none() -> None:
+    modes = _function_modes()
+    with torch.device("cpu"):
+        assert modes() == 0
+        with BaseTorchFunctionMode():
+            assert modes() == 1
+    assert modes() == 0

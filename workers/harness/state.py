@@ -198,11 +198,12 @@ def _flags() -> list[str]:
 
 def _function_modes() -> Callable[[], int]:
     """Return a function that counts the function modes of a thread, but for that of `torch.set_default_device`."""
-    count, at, default, kind = torch._C._len_torch_function_stack, torch._C._get_function_stack_at, DeviceContext, type
+    count, at = torch._C._len_torch_function_stack, torch._C._get_function_stack_at
+    default, kind, numbers = DeviceContext, type, range
 
     def modes() -> int:
         found = 0
-        for place in range(count()):
+        for place in numbers(count()):
             if kind(at(place)) is not default:
                 found += 1
         return found
