@@ -259,8 +259,6 @@ def _boot(config: ZygoteConfig) -> dict[str, Any]:
         interpreter.install()
     import torch._inductor.config  # the first session of the profiler imports it, which takes over a second
     import torch.profiler
-    from torch._dynamo.mutation_guard import install_generation_tagging_init
-    from torch._functorch.vmap import lazy_load_decompositions  # type: ignore[attr-defined]  # where all versions have it
 
     from workers import canary, selftest  # noqa: F401 - once here instead of in every fork
     from workers.harness import candidate  # noqa: F401 - once here instead of in every fork
@@ -274,18 +272,7 @@ def _boot(config: ZygoteConfig) -> dict[str, Any]:
         # Its C module is compiled here, into a cache that is ours, and not by every candidate; no device is touched.
         triton.runtime.driver.set_active(CudaDriver())
         smoke.warm_compiler()
-    # Torch 2.11 says so of every session; to let it accumulate them costs each 60 ms.
-    warnings.filterwarnings("ignore", "Warning: Profiler clears events", UserWarning)
-    # The first function that is compiled would replace methods of `Module`, and the first `vmap` override operators;
-    # both are watched in candidates.
-    install_generation_tagging_init()
-    lazy_load_decompositions()
-    for module in (torch.autograd, torch._C._autograd):  # operators that are not recorded would be nobody's
-        vars(module).pop("_enable_record_function", None)
-    with contextlib.suppress(ImportError):
-        from tqdm import tqdm
-
-        tqdm.monitor_interval = 0  # or the compiler's first progress bar would start a thread in the candidate
+    _tame_libraries()
     torch.set_num_threads(1)
     threads = len(os.listdir("/proc/self/task"))
     if threads != 1 or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
@@ -295,6 +282,28 @@ def _boot(config: ZygoteConfig) -> dict[str, Any]:
     isolation = [name for name in sandbox.ALL_MEASURES if measures.get(name)]
     versions = {"torch": torch.__version__, "triton": triton.__version__}
     return versions | {"uid": config.first_uid, "isolation": isolation}
+
+
+def _tame_libraries() -> None:
+    """Do now what libraries do at their first use, and take away what would hide something, or show the harness."""
+    import torch
+    from torch._dynamo.mutation_guard import install_generation_tagging_init
+    from torch._functorch.vmap import lazy_load_decompositions  # type: ignore[attr-defined]  # where all versions have it
+
+    # Torch 2.11 says so of every session; to let it accumulate them costs each 60 ms.
+    warnings.filterwarnings("ignore", "Warning: Profiler clears events", UserWarning)
+    # The first function that is compiled would replace methods of `Module`, and the first `vmap` override operators;
+    # both are watched in candidates.
+    install_generation_tagging_init()
+    lazy_load_decompositions()
+    for module in (torch.autograd, torch._C._autograd):  # operators that are not recorded would be nobody's
+        vars(module).pop("_enable_record_function", None)
+    for name in ("_setprofileallthreads", "_settraceallthreads"):  # would hand the harness's frames to a candidate
+        vars(sys).pop(name, None)
+    with contextlib.suppress(ImportError):
+        from tqdm import tqdm
+
+        tqdm.monitor_interval = 0  # or the compiler's first progress bar would start a thread in the candidate
 
 
 def main(arguments: list[str]) -> None:

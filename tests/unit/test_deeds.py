@@ -7,6 +7,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from threading import get_ident
 from types import FunctionType
 from typing import Any, cast
 
@@ -16,7 +17,7 @@ import torch.export._leakage_detection_utils as leaks
 from tests.need import PATIENT_S
 from workers.harness.deeds import audit_hook, library
 from workers.harness.text import Text
-from workers.isolation.fault import TAMPERED
+from workers.isolation.fault import SPIED, TAMPERED
 
 SNEAK = "def sneak(tell):\n    tell('sys._getframe', ())\n"
 
@@ -51,8 +52,8 @@ def elsewhere(function: Callable[..., Any], *arguments: Any) -> None:
     ("event", "arguments", "kind"),
     [
         ("sys._getframe", (None,), "introspection"),
-        ("sys._current_frames", (), "introspection"),
-        ("gc.get_objects", (-1,), "introspection"),
+        ("sys._current_frames", (), SPIED),
+        ("gc.get_objects", (-1,), SPIED),
         ("object.__getattr__", (None, "tb_frame"), "introspection"),
         ("object.__getattr__", (None, "f_code"), None),
         ("import", ("workers.harness.state", None), "introspection"),
@@ -61,9 +62,10 @@ def elsewhere(function: Callable[..., Any], *arguments: Any) -> None:
         ("open", ("file", "r", 0), None),
     ],
 )
-def test_deeds_have_kinds(event: str, arguments: tuple[Any, ...], kind: str | None) -> None:
-    told: list[str] = []
-    hook = audit_hook(told.append, frozenset())
+def test_deeds_have_kinds(event: str, arguments: tuple[Any, ...], kind: str | int | None) -> None:
+    """They are told, or end the process with a code."""
+    told: list[str | int] = []
+    hook = audit_hook(told.append, frozenset(), told.append)
     sneak = compiled("def sneak(hook, event, arguments):\n    hook(event, arguments)\n", traceback.__file__)["sneak"]
     elsewhere(sneak, hook, event, arguments)
     assert told == ([] if kind is None else [kind])
@@ -80,11 +82,12 @@ def test_what_a_library_does_by_itself_is_nobody_s_deed() -> None:
 
 
 def test_a_library_that_lists_objects_for_somebody_does_not_hide_him() -> None:
-    told: list[str] = []
-    sys.addaudithook(audit_hook(told.append, frozenset(), stay))
+    told: list[int] = []
+    home = get_ident()
+    sys.addaudithook(audit_hook(lambda kind: None, frozenset(), lambda code: get_ident() != home and told.append(code)))
     source = "def sneak(find, found):\n    find([found])\n"
     elsewhere(compiled(source, "<candidate>")["sneak"], leaks.find_legit_leaks_from_referrers, Written(None, None))
-    assert told == ["introspection"]
+    assert told == [SPIED]
 
 
 TRUSTED = """

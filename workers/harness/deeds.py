@@ -15,7 +15,7 @@ from typing import Any
 
 from workers.harness.text import codes_within
 from workers.isolation import sandbox
-from workers.isolation.fault import TAMPERED
+from workers.isolation.fault import SPIED, TAMPERED
 
 #: What is watched, by the kind of deed.
 _INTROSPECTION = (
@@ -37,6 +37,8 @@ _THROUGH = ("/inspect.py", "/ctypes/__init__.py", "/importlib/__init__.py", "/th
 #: What leads to objects that one was not given, whoever asks for it on the candidate's behalf; only the compiler of
 #: torch has uses of its own for it.
 _LISTINGS = frozenset({"gc.get_objects", "gc.get_referrers"})
+#: What gives away the harness itself: who has that can take back whatever is told of him.
+_FATAL = _LISTINGS | {"sys._current_frames", "sys._current_exceptions"}
 _COMPILER = ("/torch/_dynamo/", "/torch/_inductor/", "/torch/_functorch/", "/torch/_guards.py")
 _FROZEN = "<frozen "
 
@@ -44,17 +46,17 @@ _FROZEN = "<frozen "
 def audit_hook(
     tell: Callable[[str], object], protected: frozenset[FunctionType], leave: Callable[[int], object] = os._exit
 ) -> Callable[[str, tuple[Any, ...]], None]:
-    """Return a hook that tells the kinds of deeds.
+    """Return a hook that tells the kinds of deeds, and ends the process (`leave`) for the worst of them.
 
     On the thread that asks for it, no code but ours and that of libraries has any business: what a candidate has put in
-    the place of something may run there, with all of the harness below it on the stack. It is not told: the process
-    ends at once (`leave`), since nothing that is told would be kept. Whoever replaces the code of a function that is
-    `protected` does what no library does.
+    the place of something may run there, with all of the harness below it on the stack. It is not told, nor is
+    it when code of a candidate asks for all frames or objects elsewhere: what is told could be taken back. Whoever
+    replaces the code of a function that is `protected` does what no library does.
     """
     home, here, frame_of, kind_of = get_ident(), get_ident, sys._getframe, _kinds()
     is_library = library()
     is_theirs, is_strange, lists = _callers(is_library), _strangers(is_library), _LISTINGS
-    code, replacing = TAMPERED, "object.__setattr__"
+    tampered, spied, fatal, replacing = TAMPERED, SPIED, _FATAL, "object.__setattr__"
     looking: set[int] = set()
 
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
@@ -68,14 +70,16 @@ def audit_hook(
         try:
             if thread == home:
                 if is_strange(frame_of(1)):
-                    leave(code)
+                    leave(tampered)
                 return
             if event == replacing:
                 function = arguments[0]
                 told = function in protected or (is_library(function.__code__) and is_theirs(frame_of(1), False))
             else:
                 told = is_theirs(frame_of(1), event in lists)
-            if told:
+            if told and event in fatal:
+                leave(spied)
+            elif told:
                 tell(kind)
         finally:
             looking.discard(thread)

@@ -13,8 +13,10 @@ DEADLINE = "deadline"
 HOST_MEMORY = "host:out_of_memory"
 DEVICE_MEMORY = "cuda:out_of_memory"
 NONSENSE = "nonsense"
-#: Code with which a candidate's process ends at once when a candidate's code is found to run as the harness.
-TAMPERED = 79
+#: Codes with which a candidate's process ends at once: when a candidate's code acts on the harness's thread, and when
+#: it asks for what leads there. Each with what has been changed by that (`workers.harness.state.CODES`).
+TAMPERED, SPIED = 79, 80
+ENDS = {f"exit:{TAMPERED}": "functions", f"exit:{SPIED}": "introspection"}
 
 #: Errors that cost a process its context: whatever it asks of the device from then on fails with the same error.
 #: Source: cudaError_t in driver_types.h; CUresult in cuda.h has the same numbers.

@@ -267,9 +267,9 @@ class RemoteCandidate:
         if word == "signal:SIGKILL":
             text = "killed by SIGKILL, most likely for the memory it held"
             self._fail(Outcome.OUT_OF_MEMORY, text, word)
+        if word in fault.ENDS:
+            self._fail(Outcome.CRASHED, "the process was tampered with", word, fault.ENDS[word])
         kind, _, name = word.partition(":")
-        if (kind, name) == ("exit", str(fault.TAMPERED)):
-            self._fail(Outcome.CRASHED, "the process was tampered with", word, "functions")
         how = f"exited with code {name} instead of answering"
         if kind == "signal":
             how = f"died of signal {name}" if name.isdigit() else f"died of {name}"
