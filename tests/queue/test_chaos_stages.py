@@ -142,6 +142,6 @@ async def test_nothing_is_left_when_it_is_over(service: Service, store: Store) -
     await asyncio.to_thread(drain, service.broker, store)
     nothing_left_in(service.broker)
     service.worker.send_signal(signal.SIGTERM)
-    assert await asyncio.to_thread(service.worker.wait, 20) == 0
+    assert await asyncio.to_thread(service.worker.wait, PATIENT_S) == 0
     mark = f"DRKQ_LOCK_DIR={service.environment['DRKQ_LOCK_DIR']}"
     wait_until(lambda: not processes_with(mark), "no process is left")

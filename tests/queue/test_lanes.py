@@ -93,6 +93,6 @@ async def test_a_lane_that_is_killed_costs_the_other_nothing(service: Service, q
 async def test_sigterm_withdraws_all_lanes_and_leaves_nothing(service: Service) -> None:
     family = descendants(service.worker.pid)
     service.worker.send_signal(signal.SIGTERM)
-    await asyncio.to_thread(service.worker.wait, 30)
+    await asyncio.to_thread(service.worker.wait, PATIENT_S)
     assert service.cards() == []
     await until(lambda: not alive(family), "all that the worker started has ended")

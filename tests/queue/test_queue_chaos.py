@@ -82,7 +82,7 @@ async def test_connections_cut_again_and_again(broker: Broker, start_worker: Sta
     start_worker(broker)
     requests = [echo_request(str(number)) for number in range(200)]
     async with EvaluationQueue(broker.url, patience=EAGER) as queue:
-        work = asyncio.gather(*(queue.evaluate(request, timeout_s=40) for request in requests))
+        work = asyncio.gather(*(queue.evaluate(request, timeout_s=PATIENT_S) for request in requests))
         found: list[Evaluation] = await _meanwhile(
             broker.url, lambda redis: redis.client_kill_filter(_type="normal", skipme=True), 0.05, work
         )

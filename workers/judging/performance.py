@@ -128,7 +128,7 @@ class Performance:
     def _compare_processes(self) -> None:
         """Hold what the timed process did against what the checked one did."""
         facts, candidate, calls = self.facts, self.candidate, self.candidate.calls
-        for answer in calls:
+        for answer in (*calls, *candidate.surprises):
             facts.findings += trial.findings_of(answer, candidate.reference)
         names = frozenset[str]().union(*(answer.own_names for answer in calls))
         facts.numbers |= {

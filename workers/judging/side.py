@@ -110,6 +110,8 @@ class CandidateSide:
         """What came with each timed call, without the outputs."""
         self.warm = 0
         """How many of them were made to warm up."""
+        self.surprises: list[Answer] = []
+        """The same of calls between them."""
         self.changes: Sequence[probe.Change] = ()
         """What inputs may be changed by that no timed call gets: the reference is as exact on them as on others."""
 
@@ -142,7 +144,7 @@ class CandidateSide:
             self.recheck.faults.append(answer.detail or "an output of another kind")
         else:
             self.recheck.look_closely(moved, answer.outputs)
-        self.calls.append(answer._replace(outputs=None))
+        self.surprises.append(answer._replace(outputs=None))
 
     def _put(self, segment: Segment, offset: int, inputs: Sequence[Any]) -> Sequence[Any]:
         _, tensors, specs, _ = pack_inputs(inputs)
