@@ -57,12 +57,17 @@ async def _started(broker: Broker, request_id: str) -> None:
 async def _meanwhile(
     url: str, step: Callable[[aioredis.Redis], Awaitable[Any]], every_s: float, work: Awaitable[Any]
 ) -> Any:
-    """Do `step` again and again until `work` is done."""
+    """Do `step` again and again until `work` is done, at first every so many seconds, and then more and more rarely.
+
+    How long it takes to recover from one step is the machine's to say; a busy one would never get on.
+    """
     redis = connect_async(url)
 
     async def repeat() -> None:
+        pause_s = every_s
         while True:
-            await asyncio.sleep(every_s)
+            await asyncio.sleep(pause_s)
+            pause_s *= 1.03
             try:
                 await step(redis)
             except (RedisError, OSError):
