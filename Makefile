@@ -24,8 +24,8 @@ demo: $(VENV)/.policy
 	@echo
 	@echo 'Next: $(BIN)/drkq --help, and demo/report.html'
 
-# A file on one of them, since its tests share workers; four on two cores, since tests also wait.
-PYTEST := $(BIN)/pytest -n 4 --dist loadfile --no-loadscope-reorder
+# A file on one of them, since its tests share workers; three on two cores, since tests also wait.
+PYTEST := $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # Types are checked beside the tests, while those wait.
 test: lint
