@@ -293,7 +293,7 @@ class Harness:
         for (function, *_), result in zip(jobs, results[2:], strict=True):
             if function is settle:
                 self.guard.settled(result)
-        self.outside.collects = True  # or it was told of: what is off now was switched off right after the call
+        self.outside.collects = True  # `settle` has switched it off, and has told if it was off before
         return results[2:]
 
     def preload(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:

@@ -49,8 +49,8 @@ def audit_hook(
     """Return a hook that tells the kinds of deeds, and ends the process (`leave`) for the worst of them.
 
     On the thread that asks for it, no code but ours and that of libraries has any business: what a candidate has put in
-    the place of something may run there, with all of the harness below it on the stack. It is not told, nor is
-    it when code of a candidate asks for all frames or objects elsewhere: what is told could be taken back. Whoever
+    the place of something may run there, with all of the harness below it on the stack. That ends the process, and so
+    does a candidate's asking for all frames or objects on any other: what is only told could be taken back. Whoever
     replaces the code of a function that is `protected` does what no library does.
     """
     home, here, frame_of, kind_of = get_ident(), get_ident, sys._getframe, _kinds()
