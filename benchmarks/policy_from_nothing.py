@@ -56,9 +56,10 @@ HELD_OUT_SEED = 1_000_003
 @click.option("--device", default="cpu", show_default=True, help="Where kernels are judged, and the model runs.")
 @click.option("--samples", default=1, show_default=True, help="Kernels a held-out problem.")
 @click.option("--temperature", default=0.0, show_default=True, help="Temperature of the sampler.")
+@click.option("--judge/--no-judge", "judges", default=True, show_default=True, help="Whether kernels are asked for.")
 @click.option("--threads", default=1, show_default=True, help="Threads of torch on a CPU.")
 @click.option("--seed", default=0, show_default=True, help="Seed of problems, weights and the order of rows.")
-def main(out: Path, **options: Any) -> None:
+def main(out: Path, judges: bool, **options: Any) -> None:
     """Generate, train, and have held-out problems judged."""
     torch.set_num_threads(options["threads"])
     out.mkdir(parents=True, exist_ok=True)
@@ -73,6 +74,8 @@ def main(out: Path, **options: Any) -> None:
     with stage("training") as facts:
         if not (out / "sft" / "model").exists():
             facts.update(train(out, options))
+    if not judges:
+        return
     with stage("judging") as facts:
         facts.update(asyncio.run(judge(out, levels, options)))
 
