@@ -52,7 +52,8 @@ def main(device: str, count: int) -> None:
     with tempfile.TemporaryDirectory(prefix="drkq-") as name:
         folder = Path(name)
         own = {f"XDG_{kind}_HOME": str(folder / kind.lower()) for kind in ("CONFIG", "DATA", "CACHE", "STATE")}
-        environment = os.environ | own | {"XDG_RUNTIME_DIR": name, "PYTHONPATH": str(ROOT)}
+        paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = os.environ | own | {"XDG_RUNTIME_DIR": name, "PYTHONPATH": os.pathsep.join(paths)}
         started = drkq(environment, "up", "--device", device)
         try:
             overheads, judged = [], []
