@@ -61,6 +61,8 @@ class Evaluator:
         self.door = (str(settings.lock_dir), device.identity) if lanes > 1 else None
         gate = Gate(settings.lock_dir, device.identity) if self.door else None
         self.gate = gate or OpenGate()
+        #: Shared by all evaluations, so that one can wait until no other holds any of the device's memory.
+        self.memory = Gate(settings.lock_dir, f"{device.identity}.memory") if self.door else OpenGate()
         worker = settings.worker_id or f"process {os.getpid()}"
         self.health = Health(device, self.family, settings.state_dir, monitor or Monitor(device), gate, worker)
 
@@ -95,11 +97,13 @@ class Evaluator:
         """Judge one request; every end that is not a fact about the kernel is a `Failure`."""
         deadline_s = request.deadline_s + DEADLINE_GRACE_S
         heard: dict[str, Any] = {}
-        answer = self._ask("judge", request, deadline_s, cancelled, heard)
+        with self.memory.shared():
+            answer = self._ask("judge", request, deadline_s, cancelled, heard)
         facts = heard if isinstance(answer, Failure) else answer["evaluation"]
         if self.door is not None and facts.get("fault") == fault.DEVICE_MEMORY:
             # Whose memory it was that was lacking is not known before nobody else has any.
-            answer = self._ask("judge", request, deadline_s, cancelled, {}, alone=True)
+            with self.memory.alone():
+                answer = self._ask("judge", request, deadline_s, cancelled, {})
         if isinstance(answer, Failure):
             return answer
         evaluation = Evaluation.model_validate(answer["evaluation"])
@@ -110,7 +114,8 @@ class Evaluator:
     def audit(self, request: AuditRequest, cancelled: Callable[[], bool]) -> Audit | Failure:
         """Audit one problem; that its reference dies or takes too long is a fact about it."""
         heard: dict[str, Any] = {}
-        answer = self._ask("audit", request, request.deadline_s, cancelled, heard)
+        with self.memory.alone():
+            answer = self._ask("audit", request, request.deadline_s, cancelled, heard)
         if not isinstance(answer, Failure):
             return Audit.model_validate(answer["audit"])
         if answer.kind not in ("problem", "deadline"):
@@ -127,17 +132,15 @@ class Evaluator:
         deadline_s: float,
         cancelled: Callable[[], bool],
         heard: dict[str, Any],
-        *,
-        alone: bool = False,
     ) -> dict[str, Any] | Failure:
         """Have a process of this role serve a request; return its message with the facts, or why there are none.
 
-        What it says of each stage as it begins is kept in `heard`. It can have the device to itself (`alone`).
+        What it says of each stage as it begins is kept in `heard`.
         """
         try:
             self.wait_ready()
             try:
-                answer = self._serve(role, request, deadline_s, cancelled, heard, alone)
+                answer = self._serve(role, request, deadline_s, cancelled, heard)
             except (WireClosed, WireTimeout) as error:
                 self.family.close()
                 answer = _broken(error)
@@ -155,14 +158,13 @@ class Evaluator:
         deadline_s: float,
         cancelled: Callable[[], bool],
         heard: dict[str, Any],
-        alone: bool,
     ) -> dict[str, Any] | Failure:
         process = self.family.take(role)
         self.judged_by = process.child.pid
         again = False
         try:
             with self.gate.alone() if role == "audit" else nullcontext():  # a judge sees to that by itself
-                answer = self._converse(process, request, deadline_s, cancelled, heard, alone)
+                answer = self._converse(process, request, deadline_s, cancelled, heard)
             again = isinstance(answer, dict) and answer.get("again", False)
         finally:
             if again:
@@ -201,10 +203,9 @@ class Evaluator:
         deadline_s: float,
         cancelled: Callable[[], bool],
         heard: dict[str, Any],
-        alone: bool,
     ) -> dict[str, Any] | Failure:
         try:
-            job = {"request": request.model_dump(mode="json"), "gate": self.door, "alone": alone}
+            job = {"request": request.model_dump(mode="json"), "gate": self.door}
             process.channel.send(job | {"environment": self.environment().model_dump(mode="json")})
             return _listen(process.channel, deadline_s, cancelled, heard)
         except WireClosed:

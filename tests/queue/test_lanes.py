@@ -29,6 +29,15 @@ from workers.gate import Gate
 
 pytestmark = [pytest.mark.slow, pytest.mark.redis]
 
+#: Finds that there is no memory.
+HUNGRY = """
+import torch
+
+class ModelNew(torch.nn.Module):
+    def forward(self, x):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+"""
+
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
@@ -73,6 +82,15 @@ async def test_checks_give_way_between_requests(service: Service, queue: Evaluat
     assert (
         0 < evaluation.durations_s["waiting"] < evaluation.durations_s["total"] - evaluation.durations_s["correctness"]
     )
+
+
+async def test_what_ran_out_of_memory_is_judged_again_when_no_other_lane_holds_any(queue: EvaluationQueue) -> None:
+    other = asyncio.ensure_future(queue.evaluate(sleeper(1.5, trials=5)))  # it gives way between them
+    await asyncio.sleep(1.0)
+    hungry = asyncio.ensure_future(queue.evaluate(softmax_request(HUNGRY)))
+    done, _ = await asyncio.wait([other, hungry], timeout=PATIENT_S, return_when=asyncio.FIRST_COMPLETED)
+    assert done == {other}, "its answer waits for the other lane"
+    assert (await hungry).outcome is Outcome.OUT_OF_MEMORY
 
 
 @pytest.mark.chaos

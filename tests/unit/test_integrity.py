@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from drkernel_q.observation import Weight
+from workers.exchange import integrity
 from workers.exchange.integrity import OUTPUT_RULES, checksum, is_plain, output_codes, same_bits
 
 X = torch.randn(4, 6)
@@ -121,6 +122,15 @@ def test_a_checksum_is_of_the_bits_wherever_they_lie(tensor: Tensor) -> None:
         changed = tensor.contiguous().clone()
         changed.view(-1).view(torch.uint8)[-1] ^= 1
         assert checksum(changed) != checksum(tensor)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (7, 5, 3), (1, 1000), (1000, 1), (0, 4)])
+def test_a_checksum_of_parts_is_that_of_the_whole(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    tensor = torch.randn(shape)
+    whole = checksum(tensor), checksum(tensor.mT if tensor.dim() > 1 else tensor)
+    monkeypatch.setattr(integrity, "PART", 10)
+    assert (checksum(tensor), checksum(tensor.mT if tensor.dim() > 1 else tensor)) == whole
+    assert len(integrity._parts(torch.zeros(1000, 3))) > 100
 
 
 def test_a_checksum_sees_through_lazy_views() -> None:

@@ -13,6 +13,9 @@ from torch import Tensor
 from drkernel_q.observation import Weight
 from workers.exchange.shared import is_exactly
 
+#: Elements that are summed up at a time.
+PART = 2**27
+
 
 class Finding(NamedTuple):
     """One observation that bears on integrity."""
@@ -113,7 +116,16 @@ def bit_sum(tensor: Tensor) -> Tensor:
         return bit_sum(torch.view_as_real(plain))
     if not plain.numel() or whole is None:
         return torch.zeros((), dtype=torch.int64, device=tensor.device)
-    return plain.view(whole).sum(dtype=torch.int64)
+    first, *others = (part.sum(dtype=torch.int64) for part in _parts(plain.view(whole)))
+    return sum(others, first)
+
+
+def _parts(tensor: Tensor) -> Sequence[Tensor]:
+    """Cut a large tensor along its longest dimension: a sum takes twice the memory, all of it being int64 first."""
+    if tensor.numel() <= PART:
+        return (tensor,)
+    size, dim = max((size, dim) for dim, size in enumerate(tensor.shape))
+    return torch.split(tensor, max(PART * size // tensor.numel(), 1), dim)
 
 
 def same_bits(left: Tensor, right: Tensor) -> bool:

@@ -63,13 +63,10 @@ class Judge:
         spares: Spares,
         channel: Channel,
         door: tuple[str, str] | None = None,
-        *,
-        alone: bool = False,
     ) -> None:
         """Take the request; `channel` hears of each stage as it begins.
 
-        At the `door`, folder and identity of a gate, other lanes of the device are met, if it has any. What is judged
-        `alone` shares the device with none of them at any time.
+        At the `door`, folder and identity of a gate, other lanes of the device are met, if it has any.
         """
         self.request = request
         self.protocol = request.protocol
@@ -79,7 +76,6 @@ class Judge:
         self.channel = channel
         self.ends_at = time.monotonic() + request.deadline_s
         self.gate = OpenGate() if door is None else Gate(Path(door[0]), door[1], self._tell_of_waiting)
-        self.alone = alone
         self._sessions: list[Session] = []
         self._told_s = 0.0
 
@@ -147,7 +143,7 @@ class Judge:
     @contextmanager
     def _device(self, *, alone: bool = False) -> Iterator[None]:
         """Use the device for the length of a block, beside other lanes or alone; the time to get it is nobody's."""
-        with self.gate.alone() if alone or self.alone else self.gate.shared():
+        with self.gate.alone() if alone else self.gate.shared():
             yield
 
     def _give_way(self) -> None:
@@ -292,7 +288,7 @@ def main(conn: int, zygote_fd: int, device: str, memory_bytes: int) -> None:
     def answer(job: dict[str, Any]) -> tuple[dict[str, Any], bool]:
         request = EvaluationRequest.model_validate(job["request"])
         environment = Environment.model_validate(job["environment"])
-        judge = Judge(request, environment, spares, channel, job["gate"], alone=job["alone"])
+        judge = Judge(request, environment, spares, channel, job["gate"])
         try:
             evaluation = judge.evaluate().model_dump(mode="json", round_trip=True)
         except (BadProblem, TimedOut, InfrastructureFailure, torch.AcceleratorError) as error:
