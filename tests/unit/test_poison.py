@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from workers.harness.poison import _GAPS, _SPARSE_BYTES, SMALL_BYTES, _filled, _lacking, poison
+from workers.harness.poison import _GAPS, _SPARSE_BYTES, SMALL_BYTES, _ends, _filled, _lacking, poison
 
 
 @given(st.lists(st.integers(0, 4 * SMALL_BYTES), max_size=6), st.lists(st.integers(1, 4 * SMALL_BYTES), max_size=9))
@@ -24,6 +24,17 @@ def test_a_block_is_poisoned_but_for_its_ends_and_some_of_it(size: int, pattern:
     assert set(inner.tolist()) <= {0, pattern}
     assert int((inner == 0).sum()) <= len(inner) // min(_GAPS) + 1
     assert int((inner == 0).sum()) >= len(inner) // max(_GAPS)
+
+
+@given(st.lists(st.integers(1, 4096), min_size=1, max_size=5), st.lists(st.integers(1, 4096), min_size=1, max_size=6))
+def test_an_output_in_a_larger_block_begins_and_ends_with_zeros(sizes: list[int], blocks: list[int]) -> None:
+    for size in sizes:
+        fitting = [block for block in blocks if block >= size]
+        if fitting:
+            block = min(fitting)
+            filled = _filled(block, 0xFF, "cpu", _ends(sizes, block, blocks))
+            assert not filled[:size][:64].any()
+            assert not filled[:size][-64:].any()
 
 
 def test_large_blocks_have_fewer_zeros_and_small_ones_are_filled_too() -> None:

@@ -3,6 +3,7 @@
 import bisect
 import itertools
 import secrets
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -18,16 +19,25 @@ _GAPS, _SPARSE_BYTES = range(41, 90), 2**24
 def poison(device: str, sizes: list[int], pattern: int) -> None:
     """Leave a pattern in memory that the allocator will hand out next, so that nobody finds old results there."""
     free = _free_blocks(device)
-    blocks = [_filled(size, pattern, device) for size in [*free, *_lacking(sizes, free)]]
+    places = [*free, *_lacking(sizes, free)]
+    blocks = [_filled(size, pattern, device, _ends(sizes, size, places)) for size in places]
     blocks.clear()
 
 
-def _filled(size: int, pattern: int, device: str) -> Tensor:
-    """Fill a new block, not so uniformly that a look at a few bytes would tell."""
+def _ends(sizes: list[int], block: int, blocks: list[int]) -> set[int]:
+    """Say where outputs end that the allocator will put at the start of a block: it takes the smallest that fits."""
+    smaller = max((each for each in blocks if each < block), default=0)
+    return {size for size in sizes if smaller < size <= block}
+
+
+def _filled(size: int, pattern: int, device: str, ends: Iterable[int] = ()) -> Tensor:
+    """Fill a new block, not so uniformly that a look at a few bytes would tell, or at both ends of an output."""
     block = torch.empty(size, dtype=torch.uint8, device=device).fill_(pattern)
     step = secrets.choice(_GAPS) * max(size // _SPARSE_BYTES, 1)
     block[secrets.randbelow(step) :: step] = 0
     block[:64] = block[-64:] = 0
+    for end in ends:
+        block[max(end - 64, 0) : end] = 0
     return block
 
 
