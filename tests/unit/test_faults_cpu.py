@@ -78,14 +78,14 @@ def test_a_lost_context_is_reported_and_what_comes_after_it_is_the_same(bench: B
     zygote = ready(bench)
     lost = "raise RuntimeError('Triton Error [CUDA]: an illegal memory access was encountered')"
     with RemoteCandidate(zygote, 2**30) as remote:
-        first = asked(remote, "load", {"source": lost})
+        first = asked(remote, "load", {"source": lost, "tf32": False})
         assert (first.outcome, first.fault) == (Outcome.RUNTIME_ERROR, "cuda:illegal_address")
         assert first.error.endswith("illegal memory access was encountered\nCUDA error: illegal address")
-        second = asked(remote, "load", {"source": "raise ValueError('something else')"})
+        second = asked(remote, "load", {"source": "raise ValueError('something else')", "tf32": False})
         assert (second.error, second.fault) == (first.error, first.fault)
     with RemoteCandidate(zygote, 2**30) as remote:
-        assert asked(remote, "load", {"source": "raise ValueError('one')"}).fault is None
-        assert "two" in asked(remote, "load", {"source": "raise ValueError('two')"}).error
+        assert asked(remote, "load", {"source": "raise ValueError('one')", "tf32": False}).fault is None
+        assert "two" in asked(remote, "load", {"source": "raise ValueError('two')", "tf32": False}).error
 
 
 #: The honest kernel; what is not scored costs the process its context, as the process says.

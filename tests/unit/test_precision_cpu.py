@@ -56,6 +56,17 @@ def test_a_class_that_is_asked_for_is_no_downgrade(
     assert versions(evaluation) == timed
 
 
+@pytest.mark.parametrize("precision", [Precision.REFERENCE, Precision.TF32])
+def test_torch_multiplies_for_a_candidate_as_for_the_reference_that_is_timed(
+    bench: Bench, precision: Precision
+) -> None:
+    sees = f"assert torch.backends.cuda.matmul.allow_tf32 is {precision is Precision.TF32}\n"
+    source = TF32.replace("class ModelNew", f"{sees}\nclass ModelNew")
+    evaluation = bench.judge(builtin("matmul"), source, precision=precision)
+    assert (evaluation.outcome, evaluation.integrity) == (Outcome.CORRECT, Integrity.CLEAN)
+    assert "F3" not in [item.code for item in evaluation.evidence]
+
+
 def test_a_problem_may_ask_for_a_class_itself(bench: Bench) -> None:
     matmul = builtin("matmul")
     coarse = Problem(name="coarse", source=matmul.source + '\nPRECISION = "fp16"\n')

@@ -132,6 +132,9 @@ class Harness:
 
     def load(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Import the source as the module `candidate`."""
+        if message["tf32"]:
+            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+            self.guard.accept("numeric flags")
         with open(self.path, "w", encoding="utf-8") as file:
             file.write(message["source"])
         self.text.read(message["source"], self.path)

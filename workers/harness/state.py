@@ -79,6 +79,8 @@ class Guard:
     """Says whether the harness can go on without running code of the candidate, and remembers if it cannot."""
     changes: Callable[[], list[str]]
     """Names what differs from the beginning, and what was done since."""
+    accept: Callable[[str], None]
+    """Takes what there is of one kind now for the beginning; for what we change before there is a candidate."""
     keep: Callable[[object], None]
     """Watches what an object of ours holds from now on, and what its functions close over."""
     settle: Callable[[], tuple[Any, ...]]
@@ -130,7 +132,11 @@ class Guard:
             found = {name for name, value in before.items() if after[name] != value} | deeds
             return [name for name in names if name in found]
 
+        def accept(name: str) -> None:
+            before[name] = observe()[name]
+
         look = _looker()
+        self.accept = accept
         self.check, self.changes, self.keep, self.settle = check, changes, keep, _settler(look)
         self.settled = functools.partial(_note_settled, deeds, ask(look))
         sys.addaudithook(audit_hook(deeds.add, functions_of(ours), leave))

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 import torch
 
+from drkernel_q.correctness import Precision
 from drkernel_q.environment import Environment
 from drkernel_q.errors import BadProblem, InfrastructureFailure, TimedOut
 from drkernel_q.evaluation import (
@@ -182,12 +183,16 @@ class Judge:
     def _rehearse(self, session: Session, reference: Reference) -> None:
         """Let a process load the source, and compile its kernels on a device where that takes long, by itself."""
         with session.ahead():
-            session.load(self.request.kernel.source)
+            self._load(session)
             if self.device == "cuda":
                 trial.build(session, reference)
                 inputs = reference.inputs(secrets.randbits(63))
                 if pack_inputs(inputs)[3] <= REHEARSED_BYTES:
                     session.rehearse(inputs, train=reference.train)
+
+    def _load(self, session: Session) -> None:
+        """Have the source imported; torch multiplies there as it does for the reference that is timed."""
+        session.load(self.request.kernel.source, tf32=self.protocol.precision is Precision.TF32)
 
     def _check(self, session: Session, reference: Reference) -> TrialResult:
         """Correctness and hack check, in the first candidate process."""
@@ -244,7 +249,7 @@ class Judge:
                 except CandidateFailed:
                     rehearsed.is_judged = False
             session = self._open(ends)
-            session.load(self.request.kernel.source)
+            self._load(session)
         return session
 
     @contextmanager

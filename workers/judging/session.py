@@ -54,7 +54,7 @@ class Session:
         self.remote = take()
         self.device = device
         self._take_remote = take
-        self._text = ""
+        self._text, self._tf32 = "", False
         self._fault: str | None = None
         self.longest_s = deadline_s
         self.is_judged = True
@@ -91,7 +91,7 @@ class Session:
         self.close()
         self._source = self._sink = None
         self.remote = self._take_remote()
-        self.load(self._text)
+        self.load(self._text, tf32=self._tf32)
         self.build(reference, reference.seed)
 
     @property
@@ -115,14 +115,14 @@ class Session:
         finally:
             self._is_ahead = False
 
-    def load(self, source: str) -> None:
-        """Import the source.
+    def load(self, source: str, *, tf32: bool = False) -> None:
+        """Import the source, where torch's own products may be `tf32`.
 
         Raises:
             CandidateFailed: it cannot be imported, or defines no `ModelNew`.
         """
-        self._text = source
-        self._ask("load", {"source": source})
+        self._text, self._tf32 = source, tf32
+        self._ask("load", {"source": source, "tf32": tf32})
 
     def build(self, reference: Reference, seed: int) -> str:
         """Make `ModelNew` for the weights that `reference` was last built with; return what became of the state."""
