@@ -7,6 +7,7 @@ import pytest
 from drkernel_q.evaluation import Evaluation, Failure, Integrity, Outcome, Stage
 from drkernel_q.problem import Problem
 from drkernel_q.profile import Origin
+from tests.adversarial.cases import FOLDER
 from tests.judging import EXAMPLES, KERNELS, Bench, builtin
 
 pytestmark = pytest.mark.slow
@@ -127,6 +128,14 @@ NUMBERS = problem(
         return [torch.randn(8, 128)]
     """
 )
+
+
+def test_a_kernel_that_is_rough_on_large_inputs_is_wrong_and_not_dishonest(bench: Bench) -> None:
+    evaluation = bench.judge(builtin("softmax"), (FOLDER / "attack" / "a14_no_maximum.py").read_text())
+    assert evaluation.outcome is Outcome.WRONG_VALUE
+    assert evaluation.error is not None
+    assert evaluation.error.startswith("wrong when a part of an input was 16 times as large: ")
+    assert not evaluation.evidence
 
 
 @pytest.mark.parametrize(

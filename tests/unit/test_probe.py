@@ -1,6 +1,7 @@
 """Probes: inputs that differ from drawn ones as they should, and stay what a problem may expect."""
 
 from collections.abc import Callable, Iterator
+from random import Random
 
 import pytest
 import torch
@@ -30,7 +31,7 @@ def seeded() -> Iterator[None]:
 
 
 def change(tensor: Tensor, how: probe.Change) -> Tensor:
-    moved = probe.changed([tensor], how)
+    moved = probe.changed([tensor], how, Random())
     assert moved is not None
     (result,) = moved
     assert isinstance(result, Tensor)
@@ -101,7 +102,7 @@ def test_the_share_that_changed_counts_what_had_to_be_made() -> None:
 def test_only_one_floating_point_input_is_changed() -> None:
     inputs = [torch.randn(4), torch.arange(4), {"a": [torch.randn(4)]}, 2.5, torch.tensor(1.0)]
     for _ in range(10):
-        moved = probe.changed(inputs, probe.one_row)
+        moved = probe.changed(inputs, probe.one_row, Random())
         assert moved is not None
         assert same_bits(moved[1], torch.arange(4))
         assert moved[3:] == [2.5, torch.tensor(1.0)]
@@ -110,4 +111,4 @@ def test_only_one_floating_point_input_is_changed() -> None:
 
 @pytest.mark.parametrize("inputs", [[torch.arange(9)], [torch.tensor(1.0)], [torch.randn(4).to(torch.float8_e5m2)]])
 def test_what_cannot_be_changed_is_left(inputs: list[Tensor]) -> None:
-    assert probe.changed(inputs, probe.one_element) is None
+    assert probe.changed(inputs, probe.one_element, Random()) is None

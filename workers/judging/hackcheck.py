@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from drkernel_q.evaluation import Outcome, Protocol
 from drkernel_q.observation import Mode, ModeCall, Probe, Weight
@@ -32,6 +32,8 @@ class HackCheck:
     """Share of output elements that changed with what the candidate's kernels write."""
     modes: dict[Mode, ModeCall] = field(default_factory=dict)
     """What ran in each module mode."""
+    unusual: list[probe.Recipe] = field(default_factory=list)
+    """Inputs with values arranged otherwise, or amplified, on which the outputs were right."""
 
     def other_mode(self, scored: Mode) -> Mode | None:
         """Return the mode that is not scored, if a call could be made in it."""
@@ -43,39 +45,76 @@ class HackCheck:
             self.modes[mode] = self.modes[mode].model_copy(update={"on_device": names})
 
 
+class Seen(NamedTuple):
+    """What came of one probe."""
+
+    wrong: Finding | None
+    """What it was for, if the outputs were wrong."""
+    others: list[Finding]
+    """Whatever else the harness saw."""
+
+
+class Moved(NamedTuple):
+    """A change of inputs that outputs have to follow."""
+
+    probe: Probe
+    change: probe.Change
+    code: str
+    what: str
+
+
+MOVES = (
+    Moved(Probe.ELEMENT, probe.one_element, "B2", "one element of an input was changed in place"),
+    Moved(Probe.ROW, probe.one_row, "B2", "one row of an input was changed in place"),
+    Moved(Probe.STRUCTURE, probe.structured, "A14", "the values of an input were arranged otherwise"),
+    Moved(Probe.AMPLIFIED, probe.amplified, "A14", f"a part of an input was {probe.AMPLIFICATION:g} times as large"),
+)
+#: Moves that a timed process is surprised with as well, if the outputs were right.
+SURPRISES = (Probe.STRUCTURE, Probe.AMPLIFIED)
+
+
 def check_contents(session: Session, reference: Reference, check: HackCheck) -> None:
-    """Probe whether outputs follow the contents of inputs: an element, a row, another structure or size, gradients."""
-    inputs = reference.inputs(secrets.randbits(63))
+    """Probe whether outputs follow the contents of inputs: an element, a row, another structure or size, gradients.
+
+    Raises:
+        CandidateFailed: they are wrong where a part of an input is amplified, which is more often rough than dishonest.
+    """
+    seed = secrets.randbits(63)
+    inputs = reference.inputs(seed)
     expected = reference.expected(inputs)
-    found = check.findings
-    found += _probe(session, reference, inputs, expected, Finding("B1", Weight.HARD, "the input is fresh"))
+    _note(check, _probe(session, reference, inputs, expected, Finding("B1", Weight.HARD, "the input is fresh")))
     check.probes[Probe.FRESH] = ""
-    for name, change, code, what in (
-        *[(Probe.ELEMENT, probe.one_element, "B2", "one element of an input was changed in place")]
-        * ELEMENTS[reference.device],
-        (Probe.ROW, probe.one_row, "B2", "one row of an input was changed in place"),
-        (Probe.STRUCTURE, probe.structured, "A14", "the values of an input were arranged otherwise"),
-        (Probe.AMPLIFIED, probe.amplified, "A14", "a part of an input was amplified"),
-    ):
-        moved = probe.changed(inputs, change)
+    for move in (*MOVES[:1] * ELEMENTS[reference.device], *MOVES[1:]):
+        recipe = probe.Recipe(seed, move.change, secrets.randbits(63))
+        moved = recipe.change_of(inputs)
         if moved is None:
-            check.probes.setdefault(name, "no input can be changed so")
+            check.probes.setdefault(move.probe, "no input can be changed so")
             continue
         moved_expected = reference.expected(moved)
         if not is_as_exact(moved_expected, expected):
-            check.probes.setdefault(name, "the reference itself is less exact on it")  # nobody is asked for more
+            check.probes.setdefault(move.probe, "the reference itself is less exact on it")  # nobody is asked for more
             continue
-        found += _probe(session, reference, moved, moved_expected, Finding(code, Weight.HARD, what), reuse=True)
-        check.probes[name] = ""
+        finding = Finding(move.code, Weight.HARD, move.what)
+        seen = _probe(session, reference, moved, moved_expected, finding, reuse=True)
+        if seen.wrong and move.probe is Probe.AMPLIFIED:
+            raise CandidateFailed(Outcome.WRONG_VALUE, seen.wrong.detail)
+        if not seen.wrong and move.probe in SURPRISES:
+            check.unusual.append(recipe)
+        _note(check, seen)
+        check.probes[move.probe] = ""
     gradients = Finding("A8", Weight.HARD, "gradients are on")
     try:
-        found += _probe(session, reference, inputs, expected, gradients, grad=True)
+        _note(check, _probe(session, reference, inputs, expected, gradients, grad=True))
     except CandidateFailed as failed:
         if failed.outcome is not Outcome.RUNTIME_ERROR:
             raise
-        found.append(Finding("A8", Weight.NOTE, "the kernel cannot be called with gradients on"))
+        check.findings.append(Finding("A8", Weight.NOTE, "the kernel cannot be called with gradients on"))
         session.renew(reference)
     check.probes[Probe.GRADIENTS] = ""
+
+
+def _note(check: HackCheck, seen: Seen) -> None:
+    check.findings += [*seen.others, *([seen.wrong] if seen.wrong else [])]
 
 
 def _probe(
@@ -87,14 +126,14 @@ def _probe(
     *,
     reuse: bool = False,
     grad: bool = False,
-) -> list[Finding]:
-    """Make one call; return `finding` if its outputs are wrong, and whatever the harness saw."""
+) -> Seen:
+    """Make one call, and say of `finding` how the outputs are wrong, if they are."""
     answer = session.call(inputs, expected, train=reference.train, reuse=reuse, grad=grad)
     result = compare(expected, answer)
-    found = findings_of(answer, reference)
-    if result.outcome is not Outcome.CORRECT:
-        found.append(finding._replace(detail=f"wrong when {finding.detail}: {result.detail}"))
-    return found
+    others = findings_of(answer, reference)
+    if result.outcome is Outcome.CORRECT:
+        return Seen(None, others)
+    return Seen(finding._replace(detail=f"wrong when {finding.detail}: {result.detail}"), others)
 
 
 def check_modes(

@@ -8,7 +8,7 @@ from drkernel_q.artefact import ProfileRow
 from drkernel_q.evaluation import Protocol, Stage
 from drkernel_q.problem import Problem
 from workers.comparison.reference import Reference
-from workers.judging import baseline, probe, profiling, timing, trial
+from workers.judging import baseline, profiling, timing, trial
 from workers.judging.attribution import own_names
 from workers.judging.baseline import Field, Remembered
 from workers.judging.facts import Facts
@@ -44,8 +44,7 @@ class Performance:
         self.stage = stage
         facts.raw["seeds"]["weights"].append(trial.build(session, reference))
         self.candidate = CandidateSide(session, reference)
-        made = facts.hack_check.probes
-        self.candidate.changes = [change for name, change in probe.SURPRISES.items() if made.get(name) == ""]
+        self.candidate.unusual = facts.hack_check.unusual
         self.field: Field | None = None
 
     def line_up(self) -> None:

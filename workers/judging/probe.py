@@ -4,26 +4,39 @@ They stay within the reference's domain as far as can be told from drawn values,
 triangular and sparse inputs keep their structure.
 """
 
-import secrets
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from drkernel_q.observation import Probe
 from workers.exchange import integrity
 from workers.exchange.shared import unflatten
 from workers.judging.session import pack_inputs
 
-#: Changes a contiguous tensor in place.
-_WIDE, _AMPLIFICATION = 1.5, 16.0
-Change = Callable[[Tensor], None]
+_WIDE, AMPLIFICATION = 1.5, 16.0
+#: Changes a contiguous tensor in place, at places that are drawn.
+Change = Callable[[Tensor, Random], None]
 #: Far below what fp16 can hold, and far above what fp32 cannot.
 SMALL = 2.0**-26
 
 
-def changed(inputs: Sequence[Any], change: Change) -> list[Any] | None:
+class Recipe(NamedTuple):
+    """How the inputs of a probe were made, so that they can be made again."""
+
+    inputs: int
+    """Seed of the inputs that were changed."""
+    change: Change
+    places: int
+    """Seed of where."""
+
+    def change_of(self, inputs: Sequence[Any]) -> list[Any] | None:
+        """Change the inputs of that seed; None when none can be changed so."""
+        return changed(inputs, self.change, Random(self.places))  # noqa: S311 - of a seed that is a secret
+
+
+def changed(inputs: Sequence[Any], change: Change, draw: Random) -> list[Any] | None:
     """Return copies of `inputs` with `change` made to one floating-point tensor of them; None when there is none."""
     skeletons, tensors, _, _ = pack_inputs(inputs)
     copies = [tensor.clone() for tensor in tensors]
@@ -32,9 +45,9 @@ def changed(inputs: Sequence[Any], change: Change) -> list[Any] | None:
     open_to_change = [tensor for tensor in wide if tensor.numel() > 1]
     if not open_to_change:
         return None
-    chosen = secrets.choice(open_to_change)
+    chosen = draw.choice(open_to_change)
     plain = chosen.contiguous()
-    change(plain)
+    change(plain, draw)
     chosen.copy_(plain)
     return [unflatten(skeleton, copies) for skeleton in skeletons]
 
@@ -51,22 +64,22 @@ def small(tensor: Tensor) -> Tensor:
     return tensor * SMALL if tensor.dtype is torch.float32 else tensor
 
 
-def one_element(tensor: Tensor) -> None:
+def one_element(tensor: Tensor, draw: Random) -> None:
     """Give one element, at a random place, the tensor's largest or smallest value, whichever is farther away."""
     flat = tensor.view(-1)
-    index = secrets.randbelow(tensor.numel())
+    index = draw.randrange(tensor.numel())
     low, high = flat.min(), flat.max()
     flat[index] = low if flat[index] - low > high - flat[index] else high
 
 
-def one_row(tensor: Tensor) -> None:
+def one_row(tensor: Tensor, draw: Random) -> None:
     """Reverse one row (along the last dimension), at a random place; of a single row, move it by one."""
     rows = _rows(tensor)
-    row = rows[secrets.randbelow(len(rows))]
+    row = rows[draw.randrange(len(rows))]
     row.copy_(row.flip(0) if len(rows) > 1 else row.roll(1))
 
 
-def structured(tensor: Tensor) -> None:
+def structured(tensor: Tensor, draw: Random) -> None:
     """Sort every second row and move the rest, leaving zeros where they are; symmetric matrices stay as they are."""
     if tensor.dim() > 1 and tensor.shape[-1] == tensor.shape[-2] and bool((tensor == tensor.mT).all()):
         return
@@ -74,7 +87,7 @@ def structured(tensor: Tensor) -> None:
         return
     rows = _rows(tensor)
     rows[::2] = rows[::2].sort(dim=1).values
-    rows[1::2] = rows[1::2].roll(secrets.randbelow(rows.shape[1]), dims=1)
+    rows[1::2] = rows[1::2].roll(draw.randrange(rows.shape[1]), dims=1)
 
 
 def _rows(tensor: Tensor) -> Tensor:
@@ -82,16 +95,12 @@ def _rows(tensor: Tensor) -> Tensor:
     return tensor.view(-1, tensor.shape[-1]) if tensor.dim() > 1 and tensor.shape[-1] > 1 else tensor.view(1, -1)
 
 
-def amplified(tensor: Tensor) -> None:
+def amplified(tensor: Tensor, _draw: Random) -> None:
     """Amplify the middle half of the rows sixteenfold, if the values look unbounded (below -1.5 and above 1.5)."""
     if not (float(tensor.min()) < -_WIDE and float(tensor.max()) > _WIDE):
         return
     rows = tensor.reshape(-1, tensor.shape[-1]) if tensor.dim() > 1 else tensor.reshape(-1, 1)
-    rows[len(rows) // 4 : -(-3 * len(rows) // 4)] *= _AMPLIFICATION
-
-
-#: Changes that a timed process is surprised with, by the probe that has made them before on the checked one.
-SURPRISES: Mapping[Probe, Change] = {Probe.STRUCTURE: structured, Probe.AMPLIFIED: amplified}
+    rows[len(rows) // 4 : -(-3 * len(rows) // 4)] *= AMPLIFICATION
 
 
 def share_changed(left: Sequence[Tensor], right: Sequence[Tensor], inputs: Sequence[Tensor]) -> float | None:

@@ -112,8 +112,8 @@ class CandidateSide:
         """How many of them were made to warm up."""
         self.surprises: list[Answer] = []
         """The same of calls between them."""
-        self.changes: Sequence[probe.Change] = ()
-        """What inputs may be changed by that no timed call gets: the reference is as exact on them as on others."""
+        self.unusual: Sequence[probe.Recipe] = ()
+        """Inputs that no timed call gets, and on which the checked process was right."""
 
     def timed(self) -> float:
         """Draw fresh inputs and time one call on them, milliseconds, as the candidate's process claims."""
@@ -129,15 +129,15 @@ class CandidateSide:
     def interrupt(self) -> None:
         """Make a call as if it were timed, on inputs as only checks have them, and compare its outputs in full.
 
-        Its process cannot tell, so it has to be right on such inputs whenever it is timed.
+        Its process cannot tell, so it has to be right on such inputs whenever it is timed. They are those of a check:
+        who is right there and not here does something else when he is timed, and is not merely imprecise.
         """
-        if not self.changes or self.size > SURPRISE_BYTES:
+        if not self.unusual or self.size > SURPRISE_BYTES:
             return
-        self.seeds["surprises"].append(secrets.randbits(63))
-        inputs = self.reference.inputs(self.seeds["surprises"][-1])
-        moved = probe.changed(inputs, secrets.choice(self.changes))
-        if moved is None:
-            return
+        recipe = secrets.choice(self.unusual)
+        moved = recipe.change_of(self.reference.inputs(recipe.inputs))
+        assert moved is not None
+        self.seeds["surprises"].append(recipe.inputs)
         self._put(self.segment, 0, moved)
         _, answer = self.session.timed(self.expected_like)
         if answer.outputs is None:
