@@ -261,7 +261,7 @@ def _boot(config: ZygoteConfig) -> dict[str, Any]:
     import torch.profiler
 
     from workers import canary, selftest  # noqa: F401 - once here instead of in every fork
-    from workers.harness import candidate  # noqa: F401 - once here instead of in every fork
+    from workers.harness import candidate, library  # noqa: F401 - once here instead of in every fork
     from workers.judging import audit, judge  # noqa: F401 - once here instead of in every fork
 
     if config.device == "cuda":
@@ -273,6 +273,8 @@ def _boot(config: ZygoteConfig) -> dict[str, Any]:
         triton.runtime.driver.set_active(CudaDriver())
         smoke.warm_compiler()
     _tame_libraries()
+    ours = [module for name, module in sys.modules.items() if name.partition(".")[0] in ("workers", "drkernel_q")]
+    library.remember(ours)
     torch.set_num_threads(1)
     threads = len(os.listdir("/proc/self/task"))
     if threads != 1 or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]

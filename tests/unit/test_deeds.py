@@ -1,12 +1,16 @@
 """Deeds: whose code did it is told by what the code is, and not by the name that it was compiled under."""
 
 import collections
+import importlib
 import inspect
+import os
 import subprocess
 import sys
+import tempfile
 import threading
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from threading import get_ident
 from types import FunctionType
 from typing import Any, cast
@@ -15,7 +19,9 @@ import pytest
 import torch.export._leakage_detection_utils as leaks
 
 from tests.need import PATIENT_S
-from workers.harness.deeds import audit_hook, library
+from workers.harness import library as libraries
+from workers.harness.deeds import audit_hook
+from workers.harness.library import library
 from workers.harness.text import Text
 from workers.isolation.fault import SPIED, TAMPERED
 
@@ -36,6 +42,38 @@ def test_code_of_the_installation_is_a_library_s(function: FunctionType) -> None
 @pytest.mark.parametrize("filename", [traceback.__file__, "<string>", "/nowhere/module.py", __file__])
 def test_code_under_another_file_s_name_is_not(filename: str) -> None:
     assert not library()(compiled(SNEAK, filename)["sneak"].__code__)
+
+
+@pytest.mark.parametrize("way", ["down", "path"])
+def test_what_a_candidate_has_written_is_not_whatever_leads_there(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither up and down again from a folder of the installation, nor where candidates' folder is on the path."""
+    file = tmp_path / "sneak.py"
+    file.write_text(SNEAK)
+    name = str(file)
+    if way == "down":
+        folder = os.path.dirname(traceback.__file__)
+        name = folder + "/.." * folder.count("/") + name
+        assert Path(name).read_text() == SNEAK
+    else:
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        monkeypatch.syspath_prepend(str(tmp_path))
+    assert not library()(compiled(SNEAK, name)["sneak"].__code__)
+
+
+def test_modules_are_known_as_they_were_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An upgrade below a worker that runs makes no stranger of its own code."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(libraries, "_IMPORTED", {})
+    file = tmp_path / "upgraded.py"
+    file.write_text("def work():\n    return [each for each in ()]\n")
+    module = importlib.import_module("upgraded")
+    libraries.remember([module])
+    file.write_text("\n\n" + file.read_text())
+    assert library()(module.work.__code__)
+    monkeypatch.setattr(libraries, "_IMPORTED", {})
+    assert not library()(module.work.__code__)
 
 
 def stay(_code: int) -> None:
@@ -92,6 +130,7 @@ def test_a_library_that_lists_objects_for_somebody_does_not_hide_him() -> None:
 
 TRUSTED = """
 import sys
+from workers.harness import library as libraries
 from workers.harness.deeds import audit_hook
 
 sys.addaudithook(audit_hook(print, frozenset()))

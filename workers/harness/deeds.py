@@ -2,7 +2,7 @@
 
 The hook looks nothing up by name (`workers.harness.witness`), and nothing that candidate code can reach leads to it. A
 deed is the candidate's if no library stands between: the innermost frame runs code that is not, to the letter, in a
-file of the Python installation. A file's name proves nothing, since code is compiled under any.
+file of the Python installation (`workers.harness.library`).
 """
 
 import importlib
@@ -13,8 +13,8 @@ from collections.abc import Callable
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
+from workers.harness.library import library
 from workers.harness.text import codes_within
-from workers.isolation import sandbox
 from workers.isolation.fault import SPIED, TAMPERED
 
 #: What is watched, by the kind of deed.
@@ -152,31 +152,3 @@ def _strangers(is_library: Callable[[CodeType], bool]) -> Callable[[FrameType | 
         return False
 
     return is_strange
-
-
-def library() -> Callable[[CodeType], bool]:
-    """Return a function that says whether code is in a file of the Python installation, as it stands there now."""
-    folders = {*sandbox.code_paths(), *filter(None, sys.path), sys.prefix, sys.base_prefix}
-    roots = tuple(f"{folder}/" for folder in folders)
-    known: dict[str, frozenset[CodeType]] = {}
-    starts, read, make, plain, within = str.startswith, open, compile, str, codes_within
-    unreadable, gather = (OSError, SyntaxError, ValueError), frozenset
-
-    def codes_of(name: str) -> frozenset[CodeType]:
-        if not starts(name, roots):
-            return gather()
-        try:
-            with read(name, "rb") as file:
-                return gather(within(make(file.read(), name, "exec", 0, True)))
-        except unreadable:
-            return gather()
-
-    def is_library(code: CodeType) -> bool:
-        name = code.co_filename
-        if name.__class__ is not plain:
-            return False
-        if name not in known:
-            known[name] = codes_of(name)
-        return code in known[name]
-
-    return is_library
