@@ -70,6 +70,7 @@ def post(client: httpx2.Client, **told: Any) -> str:
     return str(answer.json()["id"])
 
 
+@pytest.mark.slow
 @pytest.mark.redis
 def test_a_long_batch_of_one_client_does_not_hold_up_the_others(service: Broker, tmp_path: Path) -> None:
     limits = LIMITS.model_copy(update={"in_flight": 2, "in_flight_a_worker": 2})
@@ -102,6 +103,7 @@ def test_replies_are_kept_within_bounds_and_forgotten_oldest_first(service: Brok
         assert counter.kept_bytes <= 100_000
 
 
+@pytest.mark.slow
 @pytest.mark.redis
 def test_clients_that_vanish_leave_nothing_behind(gateway: Served) -> None:
     """Whoever waits or follows and hangs up: the evaluation goes on, and can be asked for."""

@@ -25,7 +25,7 @@ from tests.need import PATIENT_S
 from tests.queue.conftest import Broker, StartWorker, kill_tree, own_broker, wait_until
 from tests.values import a_request
 
-pytestmark = pytest.mark.redis
+pytestmark = [pytest.mark.redis, pytest.mark.slow]
 
 
 def post(client: httpx2.Client, count: int, sleep: float) -> list[str]:

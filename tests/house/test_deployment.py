@@ -165,6 +165,7 @@ def pods() -> dict[str, dict[str, Any]]:
     }
 
 
+@pytest.mark.slow
 def test_manifests_fit_the_schema_of_kubernetes() -> None:
     files = [path for path in KUBERNETES if path.stem != "kustomization"]
     for version in ("1.30", "1.37"):
@@ -222,6 +223,7 @@ esac
 """
 
 
+@pytest.mark.slow
 def test_the_slurm_job_starts_everything_and_ends_with_its_command(tmp_path: Path) -> None:
     """Its steps are stand-ins that write down how they are called."""
     for name in ("drkq", "srun", "valkey-server"):

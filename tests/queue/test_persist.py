@@ -99,6 +99,7 @@ def test_audits_reach_the_store_among_evaluations(broker: Broker, client: Redis,
     assert client.xlen(keys.RESULTS_DEAD) == 0
 
 
+@pytest.mark.slow
 def test_two_persisters_share_the_work(broker: Broker, client: Redis, store: Store) -> None:
     replies = publish_some(client, 30)
     with persisting(broker, store), persisting(broker, store):
@@ -236,6 +237,7 @@ def test_a_server_that_goes_away_loses_nothing(
         assert [store.find(reply.id) for reply in first + second] == first + second
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_killed_and_comes_back(sqlite_url: str) -> None:
     with own_broker("--appendonly", "yes") as broker, Store.open(sqlite_url) as store, persisting(broker, store):
         with broker.client() as client:

@@ -189,6 +189,7 @@ async def test_priorities_go_first(service: Broker) -> None:
     assert sorted(places, key=lambda name: places[name]) == list(Priority)
 
 
+@pytest.mark.slow
 async def test_evaluate_many_bounds_what_is_in_flight(service: Broker) -> None:
     open_now, most = 0, 0
 
@@ -223,6 +224,7 @@ async def test_leaving_evaluate_many_early_cancels_the_rest(service: Broker) -> 
     assert len(set(_starts(service)) & {request.id for request in requests}) < 4
 
 
+@pytest.mark.slow
 async def test_submit_waits_while_the_queue_is_full(service: Broker) -> None:
     async with EvaluationQueue(service.url, max_depth=3) as queue:
         blocker = await queue.submit(echo_request(sleep=0.5))
@@ -238,12 +240,14 @@ async def test_submit_waits_while_the_queue_is_full(service: Broker) -> None:
         assert (await handle.evaluation(PATIENT_S)).stdout == "fits now"
 
 
+@pytest.mark.slow
 async def test_a_large_kernel_goes_through(service: Broker) -> None:
     async with EvaluationQueue(service.url) as queue:
         request = echo_request("large", padding="x" * 10_000_000)
         assert (await queue.evaluate(request)).stdout == "large"
 
 
+@pytest.mark.slow
 async def test_devices_and_their_errors(service: Broker, start_worker: StartWorker) -> None:
     async with EvaluationQueue(service.url, patience=IMPATIENT) as queue:
         with pytest.raises(NoDevice, match="names no device"):
@@ -263,6 +267,7 @@ async def test_devices_and_their_errors(service: Broker, start_worker: StartWork
         assert [card.device for card in await queue.workers()] == ["cpu", "cuda:0"]
 
 
+@pytest.mark.slow
 async def test_submit_waits_for_a_worker_that_is_starting(broker: Broker, start_worker: StartWorker) -> None:
     async with EvaluationQueue(broker.url) as queue:
         task = asyncio.create_task(queue.evaluate(echo_request("early")))
@@ -284,6 +289,7 @@ async def test_no_broker_is_said_at_once(broker: Broker) -> None:
         EvaluationQueue("amqp://localhost")
 
 
+@pytest.mark.slow
 async def test_a_broker_that_goes_for_good_fails_everybody(broker: Broker, start_worker: StartWorker) -> None:
     start_worker(broker)
     patience = Patience(broker_s=0.5)
@@ -321,6 +327,7 @@ async def test_a_queue_that_nobody_serves_any_more_fails(
         assert (await queue.evaluate(echo_request("back"), timeout_s=PATIENT_S)).stdout == "back"
 
 
+@pytest.mark.slow
 async def test_tcp_urls(start_worker: StartWorker, unused_tcp_port: int) -> None:
     with own_broker("--port", str(unused_tcp_port), "--bind", "127.0.0.1") as broker:
         broker.url = f"redis://:secret@127.0.0.1:{unused_tcp_port}/0"

@@ -48,6 +48,7 @@ async def started(broker: Broker, request_id: str) -> None:
     await asyncio.to_thread(wait_until, lambda: request_id in starts(broker), "the evaluation has started")
 
 
+@pytest.mark.slow
 async def test_two_clients_at_the_same_time_cost_one_evaluation(service: Broker, store: Store) -> None:
     first, *others = alike(4, "shared", sleep=0.4)
     async with EvaluationQueue(service.url) as one, EvaluationQueue(service.url) as two:
@@ -63,6 +64,7 @@ async def test_two_clients_at_the_same_time_cost_one_evaluation(service: Broker,
     assert [store.find(reply.id) for reply in replies] == replies, "each request has its own row in the store"
 
 
+@pytest.mark.slow
 async def test_a_later_one_is_answered_without_a_worker(broker: Broker, start_worker: StartWorker) -> None:
     worker = start_worker(broker)
     requests = alike(4, "kept")
@@ -94,6 +96,7 @@ async def test_whoever_wants_its_own_gets_it_and_it_is_the_newest(service: Broke
         assert later.measured_for == requests[-1].id
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", [{"fail": "problem"}, {"outcome": "timeout"}, {"outcome": "crashed"}])
 async def test_what_may_end_otherwise_next_time_is_shared_but_not_kept(service: Broker, order: dict[str, str]) -> None:
     first, second, third = alike(3, sleep=0.3, **order)
@@ -118,6 +121,7 @@ async def test_asking_for_more_time_is_not_the_same(service: Broker) -> None:
     assert second.id not in starts(service)
 
 
+@pytest.mark.slow
 async def test_the_leader_may_leave_and_the_followers_too(service: Broker) -> None:
     async with EvaluationQueue(service.url) as one, EvaluationQueue(service.url) as two:
         first, second = alike(2, sleep=1.0)
@@ -227,6 +231,7 @@ async def test_the_store_answers_when_the_broker_has_forgotten(service: Broker, 
     assert requests[1].id not in starts(service)
 
 
+@pytest.mark.slow
 async def test_a_lost_reply_is_found_in_the_store(broker: Broker, start_worker: StartWorker, store: Store) -> None:
     """The broker lost its memory after the reply was stored and before the client saw it."""
     worker = start_worker(broker)

@@ -131,6 +131,7 @@ def test_a_run_that_is_done_with_other_settings_is_not_taken_for_this_one(file: 
     assert "loss.clip_low=0.2" in str(done.exception)
 
 
+@pytest.mark.slow
 def test_figures_come_from_what_is_there(file: Path, runs: Path) -> None:
     a_run(runs, file, 0, [1.0, 2.0, 3.0, 4.0])
     a_run(runs, file, 1, [1.0, 2.0], whole=False)

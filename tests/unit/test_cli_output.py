@@ -203,6 +203,7 @@ def test_reader_that_leaves_ends_the_command_quietly_and_cleanly(source: str) ->
     process.stderr.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-"])
 def test_closed_streams_are_no_error(closed: str) -> None:
     command = ["sh", "-c", f'exec "$@" {closed}', "sh", sys.executable, "-m", "drkernel_q", "config", "path"]

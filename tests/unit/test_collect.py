@@ -52,6 +52,7 @@ async def test_answers_that_fit_into_no_context_are_no_collection(store: Store) 
         await collected(store, config)
 
 
+@pytest.mark.slow
 async def test_a_run_goes_on_only_as_it_was_begun(store: Store) -> None:
     await collected(store)
     more = SMALL.model_copy(update={"rollout": SMALL.rollout.model_copy(update={"group_size": 5})})

@@ -405,6 +405,7 @@ def test_layers_that_hide_their_products_are_rounded_too() -> None:
     assert torch.backends.mkldnn.enabled
 
 
+@pytest.mark.slow
 def test_every_step_of_a_recurrent_layer_rounds_its_operands() -> None:
     layer = torch.nn.LSTM(64, 64)
     x = torch.randn(40, 4, 64)

@@ -37,6 +37,7 @@ def facts() -> dict[str, list[Evaluation]]:
     return found
 
 
+@pytest.mark.slow
 def test_they_are_imported_as_facts_of_their_device(store: Store) -> None:
     done = import_facts(store, FACTS)
     assert (done.added, done.device_kinds) == (413, (H200,))

@@ -59,6 +59,7 @@ def test_upgrade_from_nothing_twice(empty_url: str) -> None:
         assert sorted(status.rows) == TABLES
 
 
+@pytest.mark.slow
 def test_every_revision_down_and_up_again(migrator: Engine) -> None:
     scripts = list(ScriptDirectory.from_config(schema.config()).walk_revisions())
     assert [script.revision for script in reversed(scripts)] == schema.revisions(), "found without Alembic"

@@ -1,5 +1,6 @@
 """Poison: memory that is filled before a call, on the host."""
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -37,6 +38,7 @@ def test_an_output_in_a_larger_block_begins_and_ends_with_zeros(sizes: list[int]
             assert not filled[:size][-64:].any()
 
 
+@pytest.mark.slow
 def test_large_blocks_have_fewer_zeros_and_small_ones_are_filled_too() -> None:
     large = _filled(4 * _SPARSE_BYTES, 0xFF, "cpu")
     assert int((large == 0).sum()) <= large.numel() // (4 * min(_GAPS)) + 129

@@ -106,6 +106,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory, problems: list[Problem]) -> 
     return run
 
 
+@pytest.mark.slow
 def test_a_run_learns_and_writes_everything_down(whole: Run) -> None:
     lines = whole.metrics()
     assert [line["step"] for line in lines] == [1, 2, 3, 4]

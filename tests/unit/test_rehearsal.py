@@ -19,6 +19,8 @@ from workers.judging.claim import CandidateFailed
 from workers.judging.remote import RemoteCandidate
 from workers.judging.session import Session
 
+pytestmark = pytest.mark.slow
+
 EXAMPLE = (EXAMPLES / "softmax.py").read_text()
 SLOW = EXAMPLE.replace("import torch\n", "import time\nimport torch\ntime.sleep(0.3)\n", 1)
 PLAIN = "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return x.softmax(-1)\n"

@@ -84,6 +84,7 @@ def test_it_shows_what_was_changed_and_what_was_seen(folder: Path) -> None:
     assert "softmax: 10.00% of the device time its own, 0.90x" in text
 
 
+@pytest.mark.slow
 def test_pixels(folder: Path) -> None:
     figures = folder / "figures"
     _report(folder, "mine", "--figures", str(figures), "--format", "png")

@@ -107,6 +107,7 @@ async def test_a_server_of_another_model_or_none_is_found_out_at_once(server: Fa
             pass
 
 
+@pytest.mark.slow
 async def test_servers_share_the_work_and_one_that_is_gone_is_no_loss(folder: Path, server: FakeVllm) -> None:
     with serving("policy", root=str(folder)) as other:
         server.latency_s = other.latency_s = 0.02

@@ -52,6 +52,7 @@ def ids(samples: list[Sample]) -> list[tuple[int, ...]]:
     return [sample.output_ids for sample in samples]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 async def test_log_probabilities_are_those_of_a_forward_pass(
     sampler: TransformersSampler, folder: Path, temperature: float
@@ -65,6 +66,7 @@ async def test_log_probabilities_are_those_of_a_forward_pass(
         assert sample.policy_version == 3
 
 
+@pytest.mark.slow
 async def test_a_completion_depends_on_its_seed_and_not_on_the_batch(
     folder: Path, sampler: TransformersSampler
 ) -> None:

@@ -273,6 +273,7 @@ def test_packed_conversations_do_not_see_each_other(folder: Path, tmp_path: Path
     assert loss(packing=True, size=1) == pytest.approx(loss(packing=False, size=len(ROWS)), rel=1e-5)
 
 
+@pytest.mark.slow
 def test_adapters_are_kept_and_merged(folder: Path, tmp_path: Path) -> None:
     from peft import PeftModel
 
@@ -288,6 +289,7 @@ def test_adapters_are_kept_and_merged(folder: Path, tmp_path: Path) -> None:
     assert any(not torch.allclose(value, start[name], atol=1e-3) for name, value in found.items())
 
 
+@pytest.mark.slow
 def test_command_trains_and_says_nothing_that_the_libraries_say(folder: Path, tmp_path: Path) -> None:
     arguments = ["--preset", "tiny", "--model", str(folder / "model"), "--data", str(folder / "data.jsonl")]
     arguments += ["--device", "cpu", "--steps", "2", "--set", "log_every=1", "--batch", "32"]

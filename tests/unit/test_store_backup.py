@@ -84,6 +84,7 @@ def contents(store: Store) -> dict[str, list[Any]]:
         return {name: rows(connection, name) for name in Row.metadata.tables}
 
 
+@pytest.mark.slow
 def test_what_is_backed_up_comes_back_in_either_database(store: Store, other_url: str, tmp_path: Path) -> None:
     fill(store)
     before = contents(store)

@@ -86,6 +86,7 @@ def test_a_database_without_our_tables(empty_url: str) -> None:
         store.record(request, a_reply(request))
 
 
+@pytest.mark.slow
 def test_a_lock_that_lasts_is_an_error_and_one_that_ends_is_not(
     sqlite_template: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -147,6 +147,7 @@ def test_an_empty_store_gives_an_empty_file_with_columns(store: Store, tmp_path:
     assert (read.num_rows, read.schema.names) == (0, DATASETS["evaluations"].schema.names)
 
 
+@pytest.mark.slow
 def test_more_than_one_page(store: Store, tmp_path: Path) -> None:
     requests = [a_request(f"kernel {number}") for number in range(PAGE + 1)]
     store.record_all([(request, a_reply(request)) for request in requests])

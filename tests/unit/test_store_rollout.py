@@ -92,6 +92,7 @@ each_example_in_one_store = settings(
 run_numbers = itertools.count()
 
 
+@pytest.mark.slow
 @each_example_in_one_store
 @given(evaluation=evaluations)
 def test_every_evaluation_comes_back_as_it_went_in(store: Store, evaluation: Evaluation) -> None:
@@ -101,6 +102,7 @@ def test_every_evaluation_comes_back_as_it_went_in(store: Store, evaluation: Eva
     assert store.find(request.id) == reply
 
 
+@pytest.mark.slow
 @each_example_in_one_store
 @given(written=st.lists(trajectories(), min_size=1, max_size=3))
 def test_every_trajectory_comes_back_as_it_went_in(store: Store, written: list[Trajectory]) -> None:
@@ -204,6 +206,7 @@ def test_a_run_is_announced_once(store: Store) -> None:
     assert [tuple(row) for row in rows] == [("early", "eval"), ("late", "train")]
 
 
+@pytest.mark.slow
 @each_example_in_one_store
 @given(written=trajectories(), again=st.integers(0, 3))
 def test_a_trajectory_stored_by_turns_is_one_stored_whole(store: Store, written: Trajectory, again: int) -> None:
@@ -262,6 +265,7 @@ with Store.open(sys.argv[1]) as store:
 """
 
 
+@pytest.mark.slow
 def test_what_a_killed_process_stored_is_there_and_whole(store: Store, store_url: str) -> None:
     store.add_problem(SOFTMAX)
     command = [sys.executable, "-c", KILLED, store_url, SOFTMAX.hash]

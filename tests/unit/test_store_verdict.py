@@ -100,6 +100,7 @@ def test_an_evaluation_that_a_trajectory_brought_first_gets_its_artefacts(store:
     assert store.artefacts(request.id) == RAW
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("stricter")
 def test_both_verdicts_stay_and_the_later_one_is_shown(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as before:

@@ -103,6 +103,7 @@ def test_it_is_asked_written_and_judged_as_any_other(first: Store) -> None:
     assert first.status().rows["evaluations"] == 7
 
 
+@pytest.mark.slow
 def test_an_old_backup_is_brought_up_to_date_as_it_is_restored(first: Store, tmp_path: Path) -> None:
     if first.path is None:
         with pytest.raises(OutdatedStore):

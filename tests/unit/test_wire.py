@@ -39,6 +39,7 @@ def open_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.dictionaries(st.text(), JSON, max_size=4), st.integers(0, MAX_FDS)), max_size=3))
 def test_messages_and_descriptors_come_in_order(messages: list[tuple[dict[str, Any], int]]) -> None:
     with channel_and_socket() as (ours, sock):
