@@ -33,7 +33,7 @@ def test_an_output_in_a_larger_block_begins_and_ends_with_zeros(sizes: list[int]
         fitting = [block for block in blocks if block >= size]
         if fitting:
             block = min(fitting)
-            filled = _filled(block, 0xFF, "cpu", _ends(sizes, block, blocks))
+            filled = _filled(block, 0xFF, "cpu", _ends(sizes, blocks)[block])
             assert not filled[:size][:64].any()
             assert not filled[:size][-64:].any()
 

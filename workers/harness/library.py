@@ -36,6 +36,7 @@ def remember(modules: Iterable[ModuleType]) -> None:
 def library() -> Callable[[CodeType], bool]:
     """Return a function that says whether code is in a file of the Python installation, as it stands there now."""
     folders = {*sandbox.code_paths(), *filter(None, sys.path), sys.prefix, sys.base_prefix}
+    folders |= set(map(os.path.dirname, _IMPORTED))
     # Candidates write into folders of their own there, which whoever starts a worker may have on his path.
     open_to_them = f"{os.path.realpath(tempfile.gettempdir())}/"
     roots = tuple(f"{folder}/" for folder in folders if not open_to_them.startswith(f"{os.path.realpath(folder)}/"))

@@ -20,14 +20,20 @@ def poison(device: str, sizes: list[int], pattern: int) -> None:
     """Leave a pattern in memory that the allocator will hand out next, so that nobody finds old results there."""
     free = _free_blocks(device)
     places = [*free, *_lacking(sizes, free)]
-    blocks = [_filled(size, pattern, device, _ends(sizes, size, places)) for size in places]
+    ends = _ends(sizes, places)
+    blocks = [_filled(size, pattern, device, ends.get(size, ())) for size in places]
     blocks.clear()
 
 
-def _ends(sizes: list[int], block: int, blocks: list[int]) -> set[int]:
-    """Say where outputs end that the allocator will put at the start of a block: it takes the smallest that fits."""
-    smaller = max((each for each in blocks if each < block), default=0)
-    return {size for size in sizes if smaller < size <= block}
+def _ends(sizes: list[int], blocks: list[int]) -> dict[int, set[int]]:
+    """Say where outputs end in blocks of each size: the allocator puts one at the start of the smallest that fits."""
+    found: dict[int, set[int]] = {}
+    by_size = sorted(set(blocks))
+    for size in sizes:
+        place = bisect.bisect_left(by_size, size)
+        if place < len(by_size):
+            found.setdefault(by_size[place], set()).add(size)
+    return found
 
 
 def _filled(size: int, pattern: int, device: str, ends: Iterable[int] = ()) -> Tensor:
