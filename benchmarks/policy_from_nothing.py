@@ -1,10 +1,10 @@
 """A policy from nothing: problems are generated, a tokenizer and a model are made and trained, the queue judges it.
 
 `PYTHONPATH=. python benchmarks/policy_from_nothing.py --out /tmp/nothing` is meant for two cores; for a GPU,
-`--size 20m --pieces words --problems 20000 --heldout 300 --device cuda --precision bfloat16 --batch 64` is. What is
-trained on and what is measured with share no chain of operators. Each held-out problem is asked once, greedily
-(`--samples` asks more often, at `--temperature`), and counts if the queue finds the kernel correct and clean. One JSON
-line a stage goes to stdout; a stage whose files are there is not done again.
+`--size 20m --pieces words --problems 20000 --heldout 150 --rate 1.5e-3 --precision bfloat16 --batch 64 --device cuda`
+is. What is trained on and what is measured with share no chain of operators. Each held-out problem is asked once,
+greedily (`--samples` asks more often, at `--temperature`), and counts if the queue finds the kernel correct and clean.
+One JSON line a stage goes to stdout; a stage whose files are there is not done again.
 """
 
 import asyncio

@@ -136,7 +136,7 @@ def make_trainer(
     """Give TRL's trainer these rows and no others: what is learned was decided by the labels."""
     trainer = _Trainer(
         model=model,
-        args=_arguments(config, folder, validates=bool(rows.validation.rows)),
+        args=one_device(_arguments(config, folder, validates=bool(rows.validation.rows))),
         train_dataset=dataset(rows.train.rows),
         eval_dataset=dataset(rows.validation.rows) if rows.validation.rows else None,
         processing_class=tokenizer,
@@ -184,6 +184,12 @@ def _arguments(config: SftConfig, folder: Path, *, validates: bool) -> TrlConfig
         report_to=[name for name in config.trackers if name != "tensorboard"] or "none",
         disable_tqdm=True,
     )
+
+
+def one_device(arguments: TrlConfig) -> TrlConfig:
+    """Let this process have one device: without a launcher, transformers takes all there are, which TRL refuses."""
+    arguments._n_gpu = min(arguments.n_gpu, 1)
+    return arguments
 
 
 def _on_cpu(config: SftConfig) -> bool:

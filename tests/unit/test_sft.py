@@ -11,6 +11,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from transformers import PreTrainedTokenizerBase
+from trl.trainer.sft_config import SFTConfig as TrlConfig
 
 from drkernel_q.errors import BadInput, BadModel, BadSettings, Cancelled, MissingExtra
 from drkernel_q.trajectory import Message
@@ -21,7 +22,7 @@ from policy.model.tokenizer import END, make_tokenizer
 from policy.sft.config import DataConfig, LoraConfig, OptimizerConfig, SftConfig, SftResult
 from policy.sft.conversation import IGNORED, encode_conversations, read_conversations, split_conversations
 from policy.sft.rows import Rows
-from policy.sft.run import make_trainer, run_sft
+from policy.sft.run import make_trainer, one_device, run_sft
 
 #: Drops the thoughts of all answers but the last, as the templates of some models do.
 REWRITES = (
@@ -271,6 +272,13 @@ def test_packed_conversations_do_not_see_each_other(folder: Path, tmp_path: Path
             return float(trainer.compute_loss(trainer.model, dict(batch)))
 
     assert loss(packing=True, size=1) == pytest.approx(loss(packing=False, size=len(ROWS)), rel=1e-5)
+
+
+@pytest.mark.parametrize("there", [0, 1, 2, 8])
+def test_without_a_launcher_one_device_is_enough(there: int, tmp_path: Path) -> None:
+    arguments = TrlConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False)
+    arguments._n_gpu = there
+    assert one_device(arguments).n_gpu == min(there, 1)
 
 
 @pytest.mark.slow
