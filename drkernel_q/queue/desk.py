@@ -4,6 +4,7 @@ It knows nothing of devices: what the work is, is told by `Work`.
 """
 
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -31,7 +32,8 @@ log = logging.getLogger(__name__)
 AnyRequest = EvaluationRequest | AuditRequest
 _REQUEST: TypeAdapter[AnyRequest] = TypeAdapter(AnyRequest)
 
-#: A request that is for other workers goes round in the queue; this is the pause.
+#: A worker that has passed on a request that is for others leaves the queue alone for so long, more or less by chance:
+#: two that pass on in step, each what is for the other, would go on so.
 PASS_ON_S = 0.2
 
 
@@ -93,8 +95,8 @@ class Desk:
         claim = self._ledger.claim(request, self._owner, self._lease_s, task=task, list_name=list_name, content_key=key)
         again = partial(message, self._app, task, request, list_name=list_name)
         if claim.state is ClaimState.ELSEWHERE:
-            time.sleep(PASS_ON_S)
             self._redis.lpush(*again())
+            time.sleep(PASS_ON_S * random.uniform(0.5, 1.5))  # noqa: S311 - nothing is secret about it
         elif not claim.wants_reply:
             log.info("%s is %s", request.id, claim.state.value)
         else:

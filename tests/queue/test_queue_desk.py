@@ -130,7 +130,8 @@ def test_an_audit_that_costs_its_workers_is_of_a_problem_that_cannot_be_used(tab
 def test_what_failed_here_is_passed_on_while_there_is_somebody_else(
     table: Desk, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(desk, "PASS_ON_S", 0.0)
+    waited: list[int] = []
+    monkeypatch.setattr(desk.time, "sleep", lambda _: waited.append(redis.llen(f"drkq:{LIST}")))  # type: ignore[arg-type]
     other = WorkerCard(
         id="other",
         host="there",
@@ -148,6 +149,7 @@ def test_what_failed_here_is_passed_on_while_there_is_somebody_else(
     assert redis.llen(f"drkq:{LIST}") == 1
     serve(table, request, work)
     assert (len(work.done), redis.llen(f"drkq:{LIST}")) == (1, 2), "not done again, but put at the end of the list"
+    assert waited == [2], "others can have it before this worker looks for more"
     assert [reply.attempt for reply in replies(redis, request)] == [1]
 
 
