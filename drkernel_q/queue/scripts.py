@@ -27,6 +27,7 @@ end
 # The nonce lets redis-py repeat a claim whose answer was lost without counting it twice.
 # A live lease of the same owner is the worker's own dead pool child: a worker has one evaluation at a time.
 # A claim that ended without a word cost a worker; one that was given back or failed did not.
+# Who finds it held drops the message, so it is looked after again when that lease ends, however long it was to be left.
 CLAIM = (
     _COMMON
     + """
@@ -43,7 +44,11 @@ if reply or old[5] then
 end
 if old[6] == nonce then return {old[7], attempt, fence, known(content)} end
 local now = now_ms()
-if old[1] and old[1] ~= owner and tonumber(old[2]) > now then return {'held', attempt, fence, ''} end
+if old[1] and old[1] ~= owner and tonumber(old[2]) > now then
+  local score = redis.call('ZSCORE', leases, id)
+  if score and tonumber(score) > tonumber(old[2]) then redis.call('ZADD', leases, old[2], id) end
+  return {'held', attempt, fence, ''}
+end
 if old[9] == owner and tonumber(old[10]) > now then return {'elsewhere', attempt, fence, ''} end
 if old[7] == 'claimed' then deaths = deaths + 1 end
 local before = known(content)

@@ -224,6 +224,18 @@ def test_a_worker_that_begins_anew_brings_back_what_it_held(ledger: Ledger, redi
     assert reaper.inherit("again") == 0, "it is answered"
 
 
+def test_a_message_that_is_dropped_as_held_is_missed_when_the_lease_ends(ledger: Ledger, redis: Redis) -> None:
+    """A pool child died, the next one brought its request back at once, and another worker got it within the lease."""
+    reaper = Reaper(celery_app("redis://localhost"), redis, lease_s=1.2)
+    request = echo_request()
+    ledger.claim(request, "a", lease_s=0.4, task=EVALUATE, list_name="eval.cpu/training/1")
+    assert reaper.inherit("a") == 1
+    assert ledger.claim(request, "b").state is ClaimState.HELD
+    time.sleep(0.6)
+    assert [reaper.look(now) for now in (100.0, 100.2, 100.4, 100.6)] == [0, 0, 0, 1]
+    assert ledger.claim(request, "b").attempt == 2
+
+
 def test_after_an_outage_whoever_lives_keeps_what_it_holds(ledger: Ledger, redis: Redis) -> None:
     """All leases ran out while the broker was away: the reaper lets the holders speak first."""
     reaper = Reaper(celery_app("redis://localhost"), redis, lease_s=1.2)
