@@ -96,7 +96,8 @@ def check_contents(session: Session, reference: Reference, check: HackCheck) -> 
             continue
         finding = Finding(move.code, Weight.HARD, move.what)
         seen = _probe(session, reference, moved, moved_expected, finding, reuse=True)
-        if seen.wrong and move.probe is Probe.AMPLIFIED:
+        dishonest = any(each.weight is Weight.HARD for each in check.findings)
+        if seen.wrong and move.probe is Probe.AMPLIFIED and not dishonest:
             raise CandidateFailed(Outcome.WRONG_VALUE, seen.wrong.detail)
         if not seen.wrong and move.probe in SURPRISES:
             check.unusual.append(recipe)
