@@ -67,10 +67,11 @@ def serving(app: FastAPI, limits: Limits = LIMITS) -> Iterator[Served]:
 def gateway_on(
     broker: Broker, folder: Path, *, limits: Limits = LIMITS, store: Store | None = None, tokens: str = TOKENS
 ) -> Iterator[Served]:
-    """Run a gateway with tokens of its own in front of a broker."""
+    """Run a gateway with tokens of its own in front of a broker; one of the same folder goes on with what it had."""
     file = folder / "tokens"
     file.write_text(tokens)
-    with serving(create_app(Settings(), broker.url, store, tokens=Tokens.read(file), limits=limits), limits) as served:
+    settings = Settings(gateway_name=folder.name)
+    with serving(create_app(settings, broker.url, store, tokens=Tokens.read(file), limits=limits), limits) as served:
         yield served
 
 

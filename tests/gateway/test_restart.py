@@ -45,7 +45,7 @@ def test_a_gateway_that_ends_goes_on_where_it_was(service: Broker, tmp_path: Pat
     with gateway_on(service, tmp_path) as served, served.client("ann") as ann:
         ids = post(ann, 20, 0.02)
     with service.client() as redis:
-        left = redis.hlen(keys.promises("gateway"))
+        left = redis.hlen(keys.promises(tmp_path.name))
         assert left > 0
         with gateway_on(service, tmp_path) as served, served.client("ann") as ann, served.client("bob") as bob:
             late = [each for each in ids if ann.get(f"/v1/evaluations/{each}").status_code == 200]
@@ -55,7 +55,7 @@ def test_a_gateway_that_ends_goes_on_where_it_was(service: Broker, tmp_path: Pat
             given_up = post(ann, 3, 30)
             for each in given_up:
                 ann.delete(f"/v1/evaluations/{each}")
-        assert redis.hlen(keys.promises("gateway")) == 0
+        assert redis.hlen(keys.promises(tmp_path.name)) == 0
 
 
 @pytest.mark.slow
