@@ -16,6 +16,7 @@ from drkernel_q.evaluation import EvaluationRequest
 from drkernel_q.queue import keys
 from drkernel_q.queue.app import EVALUATE, celery_app
 from drkernel_q.queue.client import EvaluationQueue
+from drkernel_q.queue.desk import PASS_ON_S
 from drkernel_q.queue.message import message
 from drkernel_q.queue.watch import Patience
 from drkernel_q.request import Priority
@@ -119,6 +120,8 @@ async def test_two_hundred_requests_each_end_once(stores: Stores, tmp_path: Path
         for store in stores.stores:
             each_once(store, expected)
             assert {name: store.find(name) for name in found} == found, "the clients were told what is stored"
+        # Who has passed on a request acknowledges it after a pause; told to leave before, it puts it back once more.
+        await asyncio.sleep(2 * PASS_ON_S)
         for tree in trees.values():
             tree.terminate()
         assert [tree.wait(PATIENT_S) for tree in trees.values()] == [0] * len(trees)
