@@ -23,7 +23,7 @@ from drkernel_q.queue import keys
 from drkernel_q.queue.app import EVALUATE, celery_app
 from drkernel_q.queue.client import EvaluationQueue
 from drkernel_q.queue.connection import connect, connect_async
-from drkernel_q.queue.ledger import AVOID_S, MAX_DEATHS, MAX_RETRIES
+from drkernel_q.queue.ledger import MAX_DEATHS, MAX_RETRIES
 from drkernel_q.queue.message import list_keys, message
 from drkernel_q.queue.watch import Patience
 from tests.need import PATIENT_S
@@ -240,17 +240,6 @@ async def test_a_poisonous_request_ends_and_others_are_served(broker: Broker, st
     with broker.client() as client:
         ((_, letter),) = client.xrange(keys.POISON)  # type: ignore[misc]
     assert EvaluationRequest.model_validate_json(letter["request"]).id == poison.id
-
-
-async def test_what_is_each_for_the_other_worker_gets_there(broker: Broker, start_worker: StartWorker) -> None:
-    """Two workers that pass on in step would do so until they may try again what has failed on them."""
-    for name in ("w1", "w2"):
-        start_worker(broker, name=name)
-    async with EvaluationQueue(broker.url, patience=LEAVE_IT_TO_CELERY) as queue:
-        for _ in range(3):
-            orders = [echo_request(fail="infrastructure", fail_on=[1], sleep=0.3) for _ in range(2)]
-            handles = [await queue.submit(order) for order in orders]
-            assert [(await handle.reply(AVOID_S / 2)).attempt for handle in handles] == [2, 2]
 
 
 async def test_what_fails_on_one_worker_is_tried_on_another(broker: Broker, start_worker: StartWorker) -> None:

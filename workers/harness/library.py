@@ -68,7 +68,7 @@ def library() -> Callable[[CodeType], bool]:
 
 
 def _kept() -> Callable[[str], CodeType | None]:
-    """Return a function that reads what Python has compiled a file to, if that is not older: a tenth of the time."""
+    """Return a function that reads what Python has compiled a file to, if that is not older, to spare compiling it."""
     read, stat, load, number, kind = open, os.stat, marshal.loads, int.from_bytes, CodeType
     parts, magic, word, header = str.rpartition, importlib.util.MAGIC_NUMBER, _WORD, _HEADER
     unreadable, mask = (OSError, EOFError, ValueError, TypeError), 2 ** (8 * _WORD) - 1
