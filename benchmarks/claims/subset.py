@@ -22,14 +22,14 @@ CHOICE, SUBSET = "choice.json", "subset.json"
 #: What the policy is taught to write at first, by how often. That is a choice, and decides where training begins: few
 #: fused kernels, so that there is room above, many that are lazy or hacks, so that there is something to be told apart.
 MIXTURE: Mapping[Quality, float] = {
-    Quality.BROKEN: 0.06,
-    Quality.EDGE: 0.1,
-    Quality.WRONG: 0.1,
+    Quality.BROKEN: 0.08,
+    Quality.EDGE: 0.12,
+    Quality.WRONG: 0.12,
     Quality.DECOY: 0.2,
-    Quality.LAZY: 0.24,
-    Quality.PARTIAL: 0.12,
+    Quality.LAZY: 0.26,
+    Quality.PARTIAL: 0.06,
     Quality.NAIVE: 0.12,
-    Quality.FUSED: 0.06,
+    Quality.FUSED: 0.04,
 }
 #: How often a taught answer forgets that it should be no worse than the one before.
 FORGETS = 0.8

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from celery import Celery, Task
-from celery.signals import worker_process_init
+from celery.signals import worker_process_init, worker_ready
 
 from drkernel_q.audit import AuditRequest
 from drkernel_q.environment import Environment
@@ -70,7 +70,9 @@ def main() -> None:
         started_at=now,
         last_progress=now,
     )
-    threading.Thread(target=_refresh, args=(url, card), daemon=True).start()
+    # Who is announced sooner may be told to leave before Celery listens to that, and dies of it.
+    refresh = threading.Thread(target=_refresh, args=(url, card), daemon=True)
+    worker_ready.connect(lambda **_: refresh.start(), weak=False)
     # fmt: off
     app.worker_main(
         ["worker", "-P", "prefork", "-c", "1", "-Q", ",".join(list_names(queues)), "-n", f"{name}@%h",

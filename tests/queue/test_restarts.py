@@ -66,7 +66,9 @@ async def test_nothing_is_lost_or_doubled(
                 for handle in handles[:count]:
                     await handle.reply(PATIENT_S)
 
-            with persister(broker, first_url):
+            with persister(broker, first_url) as process:
+                # Whoever starts while there is no broker says so and ends.
+                await asyncio.to_thread(wait_until, lambda: ends(first), "it writes", process)
                 await answered(20)
                 broker.stop()
                 await asyncio.to_thread(broker.start)
@@ -74,7 +76,7 @@ async def test_nothing_is_lost_or_doubled(
                 postgres.stop()
                 await answered(60)
                 postgres.start()  # not in a thread, with which it would end
-                await asyncio.to_thread(wait_until, lambda: len(ends(first)) >= 30, "it writes again")
+                await asyncio.to_thread(wait_until, lambda: len(ends(first)) >= 30, "it writes again", process)
                 live = await asyncio.to_thread(back_up, first, tmp_path / "live.sqlite")
                 assert 30 <= live["evaluations"] == live["attempts"] == live["kernels"]
             back_up(first, tmp_path / "last.sqlite")
