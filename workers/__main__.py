@@ -2,7 +2,8 @@
 
 import sys
 
-from drkernel_q.cli import drkq
+from drkernel_q.cli import main
 
 if __name__ == "__main__":
-    drkq.main(["worker", *sys.argv[1:]], prog_name="drkq")
+    sys.argv.insert(1, "worker")
+    main()
