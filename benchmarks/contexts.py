@@ -1,6 +1,6 @@
 """What a context of the device costs when several processes make and leave theirs at the same time.
 
-`PYTHONPATH=. python benchmarks/contexts.py --device cuda:0 --device cuda:1` has 1, 2, 4 and 8 processes a device make
+`PYTHONPATH=. python benchmarks/contexts.py --devices cuda:0,cuda:1` has 1, 2, 4 and 8 processes a device make
 a context by the driver, keep it for a moment, and end, again and again for a while, first on the first device alone
 and then on all. Every evaluation makes and leaves two, so if they wait for each other in the driver, lanes and devices
 of one host share that. It prints a table of medians in milliseconds and of contexts a second, and one JSON line.
@@ -64,16 +64,16 @@ def start(command: Sequence[str], device: int) -> "subprocess.Popen[str]":
 
 
 @click.command(help=__doc__)
-@click.option("--device", "devices", multiple=True, default=["cuda:0"], show_default=True, help="May be repeated.")
+@click.option("--devices", default="cuda:0", show_default=True, help="By comma.")
 @click.option("--processes", default="1,2,4,8", show_default=True, help="Processes a device, by comma.")
 @click.option("--seconds", default=4.0, show_default=True, help="Of each row.")
-def main(devices: tuple[str, ...], processes: str, seconds: float) -> None:
+def main(devices: str, processes: str, seconds: float) -> None:
     """Measure on the first device, and on all."""
     try:
         ctypes.CDLL("libcuda.so.1")
     except OSError as error:
         raise click.ClickException(f"There is no CUDA driver: {error}") from error
-    indices = [int(device.partition(":")[2] or 0) for device in devices]
+    indices = [int(device.partition(":")[2] or 0) for device in devices.split(",")]
     rows = [
         {"devices": len(chosen), "processes": each} | contexts(chosen, each, seconds)
         for chosen in ([indices[:1]] if len(indices) == 1 else [indices[:1], indices])

@@ -4,7 +4,8 @@
 (4096x8192 in fp32 on a GPU): 5 correctness trials, about 100 timed calls, profile and integrity, two fresh processes
 for each kernel, in as many lanes as a worker would have. It prints one JSON line: evaluations a minute, median and 95th
 percentile of the seconds of one, seconds by stage, the share of the time in which the device was timed or profiled, the
-share in which it ran any kernel (as NVML counts; null on the cpu device), and how far the speedups scatter.
+share in which it ran any kernel (as NVML counts; null on the cpu device), and how far the speedups scatter. With
+`--checks` nothing is timed or profiled: lanes share the device all the time, and it shows what that costs.
 """
 
 import json
@@ -17,7 +18,7 @@ import click
 
 from benchmarks.busy import busy_share, watched
 from benchmarks.lanes import open_lanes, spread
-from drkernel_q.evaluation import Evaluation
+from drkernel_q.evaluation import Evaluation, Stage
 from tests.judging import EXAMPLES, Bench, builtin
 
 #: Warps a program of the variants: every kernel has another name besides, so that none finds another's in a cache.
@@ -43,6 +44,7 @@ def summary(found: list[tuple[float, Evaluation]], elapsed_s: float, shares: lis
             stages.setdefault(stage, []).append(seconds)
     timings = [evaluation.timing for _, evaluation in found if evaluation.timing]
     speedups = [timing.speedup for timing in timings]
+    scatter = statistics.stdev(speedups) / statistics.mean(speedups) if len(speedups) > 1 else None
     alone_s = sum(sum(stages.get(stage, ())) for stage in ALONE)
     return {
         "evaluations": len(found),
@@ -54,8 +56,8 @@ def summary(found: list[tuple[float, Evaluation]], elapsed_s: float, shares: lis
         "stages_s": {stage: round(statistics.median(seconds), 3) for stage, seconds in stages.items()},
         "timed_share": round(alone_s / elapsed_s, 3),
         "busy_share": busy_share(shares),
-        "speedup": round(statistics.median(speedups), 4),
-        "speedup_cv_percent": round(100 * statistics.stdev(speedups) / statistics.mean(speedups), 2),
+        "speedup": round(statistics.median(speedups), 4) if speedups else None,
+        "speedup_cv_percent": round(100 * scatter, 2) if scatter is not None else None,
     }
 
 
@@ -65,8 +67,10 @@ def summary(found: list[tuple[float, Evaluation]], elapsed_s: float, shares: lis
 @click.option("--seconds", default=math.inf, help="Begin no further evaluation after this.")
 @click.option("--budget", default=1.0, show_default=True, help="Seconds that the timing stage aims to stay within.")
 @click.option("--lanes", default=0, show_default=True, help="Evaluations at a time; 0 is what a worker would choose.")
-def main(device: str, count: int, seconds: float, budget: float, lanes: int) -> None:
+@click.option("--checks", is_flag=True, help="Correctness and integrity alone.")
+def main(device: str, count: int, seconds: float, budget: float, lanes: int, checks: bool) -> None:
     """Judge kernels in all lanes until there are no more."""
+    stages = (Stage.CORRECTNESS, Stage.INTEGRITY) if checks else tuple(Stage)
     benches = open_lanes(device, lanes)
     found: list[tuple[float, Evaluation]] = []
 
@@ -74,7 +78,7 @@ def main(device: str, count: int, seconds: float, budget: float, lanes: int) -> 
         start = time.perf_counter()
         if start > ends_at:
             return False
-        evaluation = bench.judge(builtin("softmax"), variant(number), timing_budget_s=budget)
+        evaluation = bench.judge(builtin("softmax"), variant(number), timing_budget_s=budget, stages=stages)
         found.append((time.perf_counter() - start, evaluation))
         return True
 
