@@ -45,6 +45,8 @@ class Probe(StrEnum):
     """The values of an input arranged otherwise."""
     AMPLIFIED = "amplified"
     """A part of an input amplified."""
+    CONSTANT = "constant"
+    """Inputs that are the same under every seed, with other values."""
     GRADIENTS = "gradients"
     """With gradients on."""
     MODE = "mode"

@@ -42,7 +42,8 @@ MOST_SLOWED = {"cuda": 1.1, "cpu": 3.0}
 SLOWED_NOISE_MS = {"cuda": 0.005, "cpu": 5.0}
 #: A larger speedup needs a problem whose audit says what any kernel has to move.
 UNVOUCHED_SPEEDUP = 10.0
-#: Probes of the integrity stage, with the code that a missing one leaves open.
+#: Probes of the integrity stage, with the code that a missing one leaves open. `CONSTANT` is none of them: facts that
+#: were recorded before there was one would all be unknown.
 PROBES: Mapping[Probe, str] = {
     Probe.FRESH: "B1",
     Probe.ELEMENT: "B2",

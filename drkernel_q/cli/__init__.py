@@ -42,8 +42,8 @@ def drkq(debug: bool) -> None:
     """  # noqa: D301 - click wants the backspace character itself
 
 
-#: Objects more than were let go of before garbage is looked for. A command makes hundreds of thousands while it imports,
-#: nearly all to stay, and to go through them at Python's own 700 takes a sixth of the time until it begins.
+#: Objects more than were let go of before garbage is looked for. A command makes hundreds of thousands while it
+#: imports, nearly all to stay, and to go through them at Python's own 700 takes a sixth of the time until it begins.
 GARBAGE_AFTER = 50_000
 
 

@@ -9,6 +9,7 @@ from drkernel_q.evaluation import Outcome, Protocol
 from drkernel_q.observation import Mode, ModeCall, Probe, Weight
 from workers.comparison.measure import Expected, is_as_exact, outline
 from workers.comparison.reference import Reference
+from workers.exchange import integrity
 from workers.exchange.integrity import Finding
 from workers.judging import probe
 from workers.judging.answer import Answer
@@ -112,6 +113,23 @@ def check_contents(session: Session, reference: Reference, check: HackCheck) -> 
         check.findings.append(Finding("A8", Weight.NOTE, "the kernel cannot be called with gradients on"))
         session.renew(reference)
     check.probes[Probe.GRADIENTS] = ""
+
+
+def check_constants(session: Session, reference: Reference, check: HackCheck) -> None:
+    """Probe whether inputs that are the same under every seed, as ones and zeros are, are read all the same (B2)."""
+    others = [integrity.checksum(tensor) for tensor in pack_inputs(reference.inputs(secrets.randbits(63)))[1]]
+    inputs = reference.inputs(secrets.randbits(63))
+    moved = probe.with_constants_moved(inputs, others)
+    if moved is None:
+        check.probes[Probe.CONSTANT] = "no input is the same under every seed"
+        return
+    expected = reference.expected(moved)
+    if not is_as_exact(expected, reference.expected(inputs)):
+        check.probes[Probe.CONSTANT] = "the reference itself is less exact on it"
+        return
+    finding = Finding("B2", Weight.SOFT, "an input that is the same under every seed had other values")
+    _note(check, _probe(session, reference, moved, expected, finding))
+    check.probes[Probe.CONSTANT] = ""
 
 
 def _note(check: HackCheck, seen: Seen) -> None:

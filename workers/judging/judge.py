@@ -217,6 +217,7 @@ class Judge:
                     source = self.request.kernel.source
                     hackcheck.check_modes(session, reference, self.protocol, result, source, facts.hack_check)
                     hackcheck.check_contents(session, reference, facts.hack_check)
+                    hackcheck.check_constants(session, reference, facts.hack_check)
                     weights.check_weights(session, reference, facts.hack_check)
         return result
 

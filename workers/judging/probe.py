@@ -18,6 +18,8 @@ from workers.judging.session import pack_inputs
 _WIDE, AMPLIFICATION = 1.5, 16.0
 #: Changes a contiguous tensor in place, at places that are drawn.
 Change = Callable[[Tensor, Random], None]
+#: By how much inputs that are always the same are moved at most.
+_MOVED = 0.1
 #: Far below what fp16 can hold, and far above what fp32 cannot.
 SMALL = 2.0**-26
 
@@ -50,6 +52,27 @@ def changed(inputs: Sequence[Any], change: Change, draw: Random) -> list[Any] | 
     change(plain, draw)
     chosen.copy_(plain)
     return [unflatten(skeleton, copies) for skeleton in skeletons]
+
+
+def with_constants_moved(inputs: Sequence[Any], others: Sequence[int]) -> list[Any] | None:
+    """Return `inputs` with other values for those floating-point tensors that are the same under another seed.
+
+    `others` are the checksums of that draw. None becomes negative that was not. None when no tensor can be moved.
+    """
+    skeletons, tensors, _, _ = pack_inputs(inputs)
+    same = [integrity.checksum(tensor) == other for tensor, other in zip(tensors, others, strict=False)]
+    moved = [_moved(tensor) if constant else tensor for tensor, constant in zip(tensors, same, strict=False)]
+    if all(one is another for one, another in zip(moved, tensors, strict=False)):
+        return None
+    return [unflatten(skeleton, moved) for skeleton in skeletons]
+
+
+def _moved(tensor: Tensor) -> Tensor:
+    """Make every number up to a tenth larger and leave zeros alone, unless there is nothing else."""
+    if not tensor.is_floating_point() or tensor.dtype.itemsize == 1 or not tensor.numel():
+        return tensor
+    noise = _MOVED * torch.rand_like(tensor)
+    return tensor * (1 + noise) if bool(tensor.any()) else noise
 
 
 def with_each(values: Sequence[Any], change: Callable[[Tensor], Tensor]) -> list[Any]:
