@@ -2,6 +2,7 @@
 
 Stages, each a command; all but `evaluate` run anywhere, and each goes on where it was stopped:
 
+    claims restore --dir DIR                                        the policy that is kept in the repository, or:
     claims prepare --dir DIR                                        problems, conversations, a model, fine-tuning
     claims sample --dir DIR                                         DIR/kernels.jsonl: what that policy writes
     claims guess --dir DIR                                          DIR/guessed.parquet: facts made up of it
@@ -10,6 +11,7 @@ Stages, each a command; all but `evaluate` run anywhere, and each goes on where 
     claims coverage --dir DIR --model A ...                         the share of what they write that is in the list
     claims evaluate --dir DIR --device cuda:0 --seconds 900         DIR/facts.parquet: what the queue finds of it
     claims train --dir DIR --jobs 12                                arms x seeds, figures, DIR/claims.json
+    claims keep model|list --dir DIR                                keeps them in the repository (list: after `sample`)
 
 Run it by `python -m benchmarks.claims ...`. In `train` nothing is judged: a kernel that was never measured
 has no facts, and is learned from by nobody (docs/decisions/0012); the share of these is in every figure's table.
@@ -30,7 +32,9 @@ from typing import Any
 import click
 import pyarrow.parquet as pq
 
+from benchmarks.claims import kept
 from benchmarks.claims.found import claims
+from benchmarks.claims.kept import KERNELS
 from benchmarks.claims.measured import measure, request
 from benchmarks.claims.subset import CHOICE, Choice, conversations, read_subset, subset
 from benchmarks.claims.written import TEMPERATURE, Guess, Order, Written, by_quality, covered, listed, written
@@ -46,7 +50,7 @@ from policy.grading.ablation import AblationConfig, plan, series
 
 #: Conversations of a step of fine-tuning, as in the preset `tiny`.
 BATCH = 32
-KERNELS, FACTS = "kernels.jsonl", "facts.parquet"
+FACTS = "facts.parquet"
 
 _folder = click.option(
     "--dir", "folder", type=click.Path(path_type=Path), required=True, help="Folder of everything that is made."
@@ -99,6 +103,23 @@ def prepare(folder: Path, size: str, epochs: float, **options: Any) -> None:
     where = ["--model", str(folder / "new"), "--data", str(talk), "--out", str(folder / "sft")]
     resume = ["--resume"] if (folder / "sft").exists() else []
     _drkq("sft", "--preset", "tiny", *where, *sets, *resume)
+
+
+@main.command()
+@_folder
+def restore(folder: Path) -> None:
+    """Make DIR with the policy, the problems and the list of kernels that are kept in the repository."""
+    kept.restore(folder)
+    click.echo(json.dumps({"stage": "restore", "from": str(kept.KEPT)}))
+
+
+@main.command()
+@_folder
+@click.argument("what", type=click.Choice(["model", "list"]))
+def keep(folder: Path, what: str) -> None:
+    """Keep the policy of DIR in the repository, or the list of kernels that it writes."""
+    (kept.keep_model if what == "model" else kept.keep_list)(folder)
+    click.echo(json.dumps({"stage": "keep", "what": what, "in": str(kept.KEPT)}))
 
 
 def _teach(folder: Path, talk: Path, epochs: float, seed: int, device: str) -> None:

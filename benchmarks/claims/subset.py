@@ -79,8 +79,12 @@ class Choice(NamedTuple):
 
     def is_of(self, folder: Path) -> bool:
         """Whether it is the one that a folder remembers."""
-        file = folder / CHOICE
-        return file.exists() and Choice(**json.loads(file.read_text(encoding="utf-8"))) == self
+        return (folder / CHOICE).exists() and read_choice(folder) == self
+
+
+def read_choice(folder: Path) -> Choice:
+    """Read what `Choice.write` wrote."""
+    return Choice(**json.loads((folder / CHOICE).read_text(encoding="utf-8")))
 
 
 class Subset(NamedTuple):
