@@ -1,9 +1,13 @@
 """The chain of the claims: which problems and kernels are measured, and how runs then ask for them."""
 
 import ast
+import json
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
+from benchmarks.claims import kept
 from benchmarks.claims.__main__ import _protocol
 from benchmarks.claims.measured import key_of, keys
 from benchmarks.claims.subset import Choice, conversations, read_subset, subset
@@ -16,6 +20,7 @@ from drkernel_q.prompt import fenced
 from drkernel_q.reward import RewardConfig, reward
 from drkernel_q.store import Store
 from drkernel_q.store.export import write_file
+from policy.model.model import load_model
 from tests.values import a_reply, a_request, an_evaluation
 
 
@@ -59,6 +64,22 @@ def test_a_folder_remembers_its_problems(tmp_path: Path) -> None:
     assert choice.is_of(tmp_path)
     assert not choice._replace(seed=1).is_of(tmp_path)
     assert len(list((tmp_path / "train").glob("*.py"))) == 2
+
+
+@pytest.mark.slow
+def test_the_policy_that_is_kept_is_of_the_problems_that_are_generated_now(tmp_path: Path) -> None:
+    kept.restore(tmp_path / "kept")
+    chosen = read_subset(tmp_path / "kept")
+    rows = [json.loads(line) for line in (tmp_path / "kept" / kept.KERNELS).read_text().splitlines()]
+    sources = {each.problem.name: each.problem.source for each in (*chosen.train, *chosen.heldout)}
+    assert all(sources[row["problem"]] == row["problem_source"] for row in rows)
+    listed_kernels = {(row["problem"], row["kernel_source"]) for row in rows}
+    for exercise in (*chosen.train, *chosen.heldout):
+        wanted = [each for each in exercise.solutions if each.quality is not Quality.FALLBACK]
+        assert {(exercise.problem.name, each.kernel.source) for each in wanted} <= listed_kernels
+    policy, tokenizer = load_model(tmp_path / "kept" / kept.MODEL)
+    assert policy.num_parameters() < 2**20
+    assert tokenizer.encode("@triton.jit")
 
 
 def test_kernels_are_listed_once_what_is_written_most_first_and_the_rest_of_the_family_last() -> None:
