@@ -3,16 +3,18 @@
 `PYTHONPATH=. python benchmarks/contexts.py --devices cuda:0,cuda:1` has 1, 2, 4 and 8 processes a device make
 a context by the driver, keep it for a moment, and end, again and again for a while, first on the first device alone
 and then on all. Every evaluation makes and leaves two, so if they wait for each other in the driver, lanes and devices
-of one host share that. It prints a table of medians in milliseconds and of contexts a second, and one JSON line.
+of one host share that. `--variant CUDA_DEVICE_MAX_CONNECTIONS=1` measures all of it once more with that in the
+processes' environment. It prints a table of medians in milliseconds and of contexts a second, and one JSON line.
 """
 
 import ctypes
 import json
+import os
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import click
 
@@ -32,10 +34,11 @@ sys.stdin.readline()
 """
 
 
-def contexts(devices: Sequence[int], processes: int, seconds: float) -> dict[str, float]:
+def contexts(devices: Sequence[int], processes: int, seconds: float, variant: str) -> dict[str, float]:
     """Let so many processes a device come and go; return medians of the parts, ms, and contexts a second."""
-    command = [sys.executable, "-c", _PROCESS]
-    going = {start(command, device): device for device in devices for _ in range(processes)}
+    name, _, value = variant.partition("=")
+    environment = os.environ | ({name: value} if name else {})
+    going = {start(device, environment): device for device in devices for _ in range(processes)}
     parts: list[tuple[float, float, float]] = []
     ends_at = time.perf_counter() + seconds
     count = 0
@@ -51,23 +54,25 @@ def contexts(devices: Sequence[int], processes: int, seconds: float) -> dict[str
         parts.append((float(made[0]), float(made[1]), time.perf_counter() - told))
         count += time.perf_counter() <= ends_at
         if time.perf_counter() < ends_at:
-            going[start(command, device)] = device
+            going[start(device, environment)] = device
     columns = zip(("init_ms", "context_ms", "end_ms"), zip(*parts, strict=True), strict=True)
     return {name: round(1e3 * statistics.median(column), 1) for name, column in columns} | {
         "a_second": round(count / seconds, 2)
     }
 
 
-def start(command: Sequence[str], device: int) -> "subprocess.Popen[str]":
+def start(device: int, environment: Mapping[str, str]) -> "subprocess.Popen[str]":
     """Start a process that makes a context on a device."""
-    return subprocess.Popen([*command, str(device)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    command = [sys.executable, "-c", _PROCESS, str(device)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=dict(environment))
 
 
 @click.command(help=__doc__)
 @click.option("--devices", default="cuda:0", show_default=True, help="By comma.")
 @click.option("--processes", default="1,2,4,8", show_default=True, help="Processes a device, by comma.")
 @click.option("--seconds", default=4.0, show_default=True, help="Of each row.")
-def main(devices: str, processes: str, seconds: float) -> None:
+@click.option("--variant", "variants", multiple=True, metavar="NAME=VALUE", help="May be repeated.")
+def main(devices: str, processes: str, seconds: float, variants: tuple[str, ...]) -> None:
     """Measure on the first device, and on all."""
     try:
         ctypes.CDLL("libcuda.so.1")
@@ -75,7 +80,9 @@ def main(devices: str, processes: str, seconds: float) -> None:
         raise click.ClickException(f"There is no CUDA driver: {error}") from error
     indices = [int(device.partition(":")[2] or 0) for device in devices.split(",")]
     rows = [
-        {"devices": len(chosen), "processes": each} | contexts(chosen, each, seconds)
+        {"variant": variant or "-", "devices": len(chosen), "processes": each}
+        | contexts(chosen, each, seconds, variant)
+        for variant in ("", *variants)
         for chosen in ([indices[:1]] if len(indices) == 1 else [indices[:1], indices])
         for each in map(int, processes.split(","))
     ]

@@ -54,7 +54,12 @@ _POLICY = "--model POLICY/sft/model --device DEVICE"
 _ENGINES = f"benchmarks/engines.py {_POLICY} --problems POLICY/heldout --eager"
 _HOST = "-m benchmarks.multi_device --devices DEVICES --seconds SECONDS --json OUT --part"
 STEPS = (
-    Step("contexts", "benchmarks/contexts.py --devices DEVICES --seconds 2", 60, apart=True),
+    Step(
+        "contexts",
+        "benchmarks/contexts.py --devices DEVICES --seconds 2 --variant CUDA_DEVICE_MAX_CONNECTIONS=1",
+        90,
+        apart=True,
+    ),
     Step("one_command", "benchmarks/one_command.py --device DEVICE", 90, apart=True),
     *(Step(f"throughput_{lanes}", f"{_THROUGHPUT} --lanes {lanes} --seconds 30", 80, apart=True) for lanes in (1, 3)),
     *(
