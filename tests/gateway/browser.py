@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.need import PATIENT_S
+from tests.need import PATIENT_S, require
 
 #: Longest wait for an answer, or for something to be true of a page, seconds.
 LIMIT_S = 20.0
@@ -25,6 +25,7 @@ class Browser:
 
     def __init__(self, folder: Path) -> None:
         path = chromium()
+        require("Chromium", path)
         assert path is not None
         to_browser, self._to = os.pipe()
         self._from, from_browser = os.pipe()

@@ -10,18 +10,13 @@ from drkernel_q.kernel import Kernel
 from drkernel_q.queue.registry import WorkerCard, WorkerState, announce
 from drkernel_q.store import Store
 from drkernel_q.trajectory import Trajectory, Turn
-from tests.gateway.browser import Browser, chromium
+from tests.gateway.browser import Browser
 from tests.gateway.conftest import Served, gateway_on
 from tests.gateway.test_watch import fill
 from tests.queue.conftest import Broker
 from tests.values import SOFTMAX, an_evaluation
 
-# Not for want of it in CI either: a browser is a quarter of a gigabyte.
-pytestmark = [
-    pytest.mark.redis,
-    pytest.mark.slow,
-    pytest.mark.skipif(chromium() is None, reason="no Chromium"),
-]
+pytestmark = [pytest.mark.redis, pytest.mark.slow]
 #: What a model may write to see whether a page takes it for its own.
 HOSTILE = "<img src=x onerror='document.title=1'><script>document.title = 1</script>"
 TOKEN = "ann-has-a-long-token"
