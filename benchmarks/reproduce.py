@@ -32,7 +32,7 @@ FOLDERS = {"POLICY": "--policy", "KERNELS": "--kernels"}
 
 
 class Step(NamedTuple):
-    """One benchmark; `DEVICE`, `DEVICES` (all, by comma), `OUT`, `SECONDS` and folders are filled in."""
+    """One benchmark; `DEVICE`, `DEVICES` (by comma), `OUT` (a file), `FOLDER`, `SECONDS` and folders are filled in."""
 
     name: str
     command: str
@@ -51,7 +51,12 @@ _THROUGHPUT = "benchmarks/evaluate_throughput.py --device DEVICE"
 _SUITE = "-m tests.adversarial --device DEVICE --jobs 3 --seconds SECONDS --json OUT"
 _KERNELBENCH = "kernelbench/1 kernelbench/2 kernelbench/3"
 _POLICY = "--model POLICY/sft/model --device DEVICE"
-_ENGINES = f"benchmarks/engines.py {_POLICY} --problems POLICY/heldout --eager"
+_ENGINES = f"benchmarks/engines.py {_POLICY} --problems POLICY/heldout --templates brief --max-new-tokens 256 --eager"
+_SEARCHES = f"benchmarks/searches.py {_POLICY} --out FOLDER"
+_LITTLE = (
+    "--preset demo --model POLICY/sft/model --problems POLICY/train --sampler vllm --steps 2"
+    " --set rollout.templates=brief --set rollout.turns=2 --set mismatch.enabled=true"
+)
 _HOST = "-m benchmarks.multi_device --devices DEVICES --seconds SECONDS --json OUT --part"
 STEPS = (
     Step(
@@ -72,7 +77,8 @@ STEPS = (
     Step("requests", "benchmarks/requests.py --device DEVICE --repeats 5", 60),
     Step("engines_float32", f"{_ENGINES} --dtype float32", 240),
     Step("engines_bfloat16", f"{_ENGINES} --dtype bfloat16", 240),
-    Step("searches", f"benchmarks/searches.py {_POLICY} --problems POLICY/heldout --problems builtin/1 --out OUT", 400),
+    Step("train_by_vllm", f"-m drkernel_q train {_LITTLE} --device DEVICE --out FOLDER", 300),
+    Step("searches", f"{_SEARCHES} --problems POLICY/heldout --problems builtin/1", 400),
     Step("claims", "-m benchmarks.claims evaluate --dir POLICY --device cuda --seconds SECONDS", 900, apart=True),
     Step("gpu_tests", "-m pytest -q --tb=short -m gpu tests/gpu --session-timeout SECONDS", 360),
     *(
@@ -95,7 +101,7 @@ class Site(NamedTuple):
     def filled(self, step: Step, device: str, left_s: float) -> list[str]:
         """Return the command of a step that has at most `left_s`."""
         seconds = min(step.seconds, left_s) - GRACE_S
-        own = {"OUT": self.out / f"{step.name}.jsonl", "SECONDS": f"{seconds:.0f}"}
+        own = {"OUT": self.out / f"{step.name}.jsonl", "FOLDER": self.out / step.name, "SECONDS": f"{seconds:.0f}"}
         values = {"DEVICES": ",".join(self.devices), "DEVICE": device} | own | dict(self.folders)
         return [sys.executable, *(_filled(word, values) for word in shlex.split(step.command))]
 
