@@ -56,6 +56,7 @@ _SEARCHES = f"benchmarks/searches.py {_POLICY} --out FOLDER"
 _LITTLE = (
     "--preset demo --model POLICY/sft/model --problems POLICY/train --sampler vllm --steps 2"
     " --set rollout.templates=brief --set rollout.turns=2 --set mismatch.enabled=true"
+    " --set 'sampler.flags=[\"--enforce-eager\"]'"
 )
 _HOST = "-m benchmarks.multi_device --devices DEVICES --seconds SECONDS --json OUT --part"
 STEPS = (
