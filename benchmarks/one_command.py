@@ -2,7 +2,8 @@
 
 `PYTHONPATH=. python benchmarks/one_command.py --device cuda:0` runs `drkq up`, several `drkq eval` of kernels that were
 never seen, and `drkq down`, as processes, in folders of its own. It prints one JSON line: seconds until the stack runs,
-seconds of each `drkq eval` beyond the judge's own (`durations_s.total` of its evaluation), and those of the judge.
+and after how many of them which process was there; seconds of each `drkq eval` beyond the judge's own
+(`durations_s.total` of its evaluation), and those of the judge.
 """
 
 import json
@@ -11,8 +12,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +24,10 @@ import click
 from benchmarks.evaluate_throughput import variant
 
 ROOT = Path(__file__).parents[1]
+#: What processes of a stack are called, by a part of their commands; the first that fits counts.
+PROCESSES = {"redis-server": "broker", "-m celery": "celery", "workers.forkserver": "zygote", "-m workers": "worker"}
+PROCESSES |= {"local.stack": "stack"}
+_POLL_S = 0.02
 
 
 class Command(NamedTuple):
@@ -44,6 +51,33 @@ def drkq(environment: Mapping[str, str], *words: str) -> Command:
     return Command(time.perf_counter() - start, done.stdout)
 
 
+@contextmanager
+def arrivals() -> Iterator[dict[str, list[float]]]:
+    """Note when processes of a stack appear during a block, seconds from its beginning, by what they are called."""
+    found: dict[str, list[float]] = {}
+    known = {path.name for path in Path("/proc").iterdir()}
+    started, over = time.perf_counter(), threading.Event()
+
+    def look() -> None:
+        while not over.wait(_POLL_S):
+            for path in Path("/proc").glob("[0-9]*"):
+                with suppress(OSError):  # it is gone again
+                    command = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                    name = next((name for part, name in PROCESSES.items() if part in command), None)
+                    if name and (path.name, name) not in seen and path.name not in known:
+                        seen.add((path.name, name))
+                        found.setdefault(name, []).append(round(time.perf_counter() - started, 2))
+
+    seen: set[tuple[str, str]] = set()
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        yield found
+    finally:
+        over.set()
+        thread.join()
+
+
 @click.command(help=__doc__)
 @click.option("--device", default="cpu", show_default=True, help="`cpu` or `cuda:0`.")
 @click.option("--count", default=5, show_default=True, help="Kernels to judge.")
@@ -54,7 +88,8 @@ def main(device: str, count: int) -> None:
         own = {f"XDG_{kind}_HOME": str(folder / kind.lower()) for kind in ("CONFIG", "DATA", "CACHE", "STATE")}
         paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = os.environ | own | {"XDG_RUNTIME_DIR": name, "PYTHONPATH": os.pathsep.join(paths)}
-        started = drkq(environment, "up", "--device", device)
+        with arrivals() as there:
+            started = drkq(environment, "up", "--device", device)
         try:
             overheads, judged = [], []
             for number in range(count + 1):  # the first one starts the judge
@@ -67,6 +102,7 @@ def main(device: str, count: int) -> None:
             drkq(environment, "down")
     found = {
         "start_s": round(started.seconds, 2),
+        "there_s": there,
         "first_overhead_s": round(overheads[0], 3),
         "overheads_s": [round(each, 3) for each in overheads[1:]],
         "overhead_s": round(statistics.median(overheads[1:]), 3),
