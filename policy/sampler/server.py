@@ -1,6 +1,7 @@
 """A vLLM server that drkq starts, watches, and starts again when it dies."""
 
 import asyncio
+import logging
 import os
 import shutil
 import signal
@@ -30,9 +31,13 @@ ENVIRONMENT = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1"}
 #: Times that a server may die before it is given up.
 MAX_DEATHS = 3
 START_S = 600.0
+#: What vLLM says as it ends because another process has let go of memory while it measured how much is free.
+DISTURBED = "Error in memory profiling"
 _POLL_S = 0.2
 _STOP_S = 20.0
 _LOG_LINES, _LINE_CHARS = 3, 200
+
+log = logging.getLogger(__name__)
 
 
 class VllmServer:
@@ -56,6 +61,7 @@ class VllmServer:
         self._environment = {**ENVIRONMENT, **environment}
         self._command, self._flags = list(command), [*address, *FLAGS, *options]
         self._log: Path | None = None
+        self._begun_at = 0
         self._process: subprocess.Popen[bytes] | None = None
         self._starting = asyncio.Lock()
 
@@ -73,8 +79,7 @@ class VllmServer:
                 self.deaths += 1
             if self.deaths > MAX_DEATHS:
                 raise NoSampler(f"The vLLM server died {self.deaths} times; {self._last_words()}")
-            self._start()
-            await self._healthy(timeout_s)
+            await self._start_undisturbed(timeout_s)
             return True
 
     async def restart(self, model: str, timeout_s: float = START_S) -> None:
@@ -86,8 +91,7 @@ class VllmServer:
         async with self._starting:
             await asyncio.to_thread(self.stop)
             self.model = model
-            self._start()
-            await self._healthy(timeout_s)
+            await self._start_undisturbed(timeout_s)
 
     def stop(self) -> None:
         """End it, politely at first, and all that it started; its log stays if it had ended by itself."""
@@ -109,17 +113,30 @@ class VllmServer:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
+    async def _start_undisturbed(self, timeout_s: float) -> None:
+        """Start it and wait until it answers; again, if others on its device were in its way."""
+        while True:
+            self._start()
+            try:
+                return await self._healthy(timeout_s)
+            except NoSampler as error:
+                if self.deaths >= MAX_DEATHS or DISTURBED not in self._said():
+                    raise
+                self.deaths += 1
+                log.warning("%s It is started again.", error)
+
     def _start(self) -> None:
         if self._log is None:
             self._log = Path(tempfile.mkdtemp(prefix="drkq-vllm-")) / "vllm.log"
-        with self._log.open("ab") as log:
+        with self._log.open("ab") as file:
+            self._begun_at = file.tell()
             try:
                 self._process = subprocess.Popen(
                     [*self._command, "--model", self.model, *self._flags],
                     env=os.environ | self._environment,
                     stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
+                    stdout=file,
+                    stderr=file,
                     start_new_session=True,
                     preexec_fn=tether(signal.SIGTERM),  # noqa: PLW1509 - one prctl, no locks
                 )
@@ -141,8 +158,14 @@ class VllmServer:
                     return
         raise NoSampler(f"The vLLM server did not answer within {timeout_s:g} s; {self._last_words()}")
 
+    def _said(self) -> str:
+        """What it has written since it was started last."""
+        if self._log is None or not self._log.exists():
+            return ""
+        return self._log.read_bytes()[self._begun_at :].decode(errors="replace")
+
     def _last_words(self) -> str:
-        text = self._log.read_text(errors="replace") if self._log is not None and self._log.exists() else ""
+        text = self._said()
         lines = [line.strip()[:_LINE_CHARS] for line in text.splitlines() if line.strip()]
         return f"its log ({self._log}) ends: {' | '.join(lines[-_LOG_LINES:]) or 'nothing'}"
 

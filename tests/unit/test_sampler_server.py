@@ -15,6 +15,7 @@ from policy.sampler.factory import open_sampler
 from policy.sampler.openai import OpenAISampler
 from policy.sampler.protocol import Sample, Sampling
 from policy.sampler.remote import Patience
+from policy.sampler.server import DISTURBED
 from policy.sampler.vllm import VllmSampler
 from tests.fake_vllm import FakeVllm, serving
 from tests.models import a_model
@@ -225,6 +226,26 @@ async def test_a_server_that_does_not_start_says_why(folder: Path) -> None:
             pass
     with pytest.raises(NoSampler, match="cannot be started"):
         async with VllmSampler(folder, command=["/nowhere/python"], **QUICK):
+            pass
+
+
+@pytest.mark.slow
+async def test_a_server_that_was_disturbed_while_it_measured_memory_is_started_again(
+    folder: Path, tmp_path: Path
+) -> None:
+    ends = f"raise SystemExit('AssertionError: {DISTURBED}. Initial free memory 1 GiB, current free memory 2 GiB.')"
+    once = tmp_path / "once"
+    disturbed = f"import pathlib, runpy; once = pathlib.Path({str(once)!r})\nif once.exists(): once.unlink(); {ends}\n"
+    command = [sys.executable, "-c", f"{disturbed}runpy.run_module('tests.fake_vllm', run_name='__main__')"]
+    once.touch()
+    async with VllmSampler(folder, command=command, **QUICK) as sampler:
+        (endpoint,) = sampler._endpoints
+        assert endpoint.server is not None
+        assert endpoint.server.deaths == 1
+        assert await draw(sampler, 1)
+    always = [sys.executable, "-c", ends]
+    with pytest.raises(NoSampler, match=DISTURBED):
+        async with VllmSampler(folder, command=always, **QUICK):
             pass
 
 
