@@ -7,8 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from workers.exchange import integrity
 from workers.exchange.integrity import same_bits
 from workers.judging import probe
+from workers.judging.session import pack_inputs
 
 LAYOUTS: dict[str, Callable[[], Tensor]] = {
     "matrix": lambda: torch.randn(6, 9),
@@ -112,3 +114,23 @@ def test_only_one_floating_point_input_is_changed() -> None:
 @pytest.mark.parametrize("inputs", [[torch.arange(9)], [torch.tensor(1.0)], [torch.randn(4).to(torch.float8_e5m2)]])
 def test_what_cannot_be_changed_is_left(inputs: list[Tensor]) -> None:
     assert probe.changed(inputs, probe.one_element, Random()) is None
+
+
+def test_inputs_that_are_always_the_same_get_others_within_their_bounds() -> None:
+    mask = torch.ones(4, 8).tril()
+    inputs = [torch.randn(4, 8), torch.zeros(8), [mask, torch.ones(3, dtype=torch.bool)], torch.arange(4), 2.0]
+    sums = [integrity.checksum(tensor) for tensor in pack_inputs([torch.randn(4, 8), *inputs[1:]])[1]]
+    moved = probe.with_constants_moved(inputs, sums)
+    assert moved is not None
+    drawn, zeros, (lower, truth), order, number = moved
+    assert drawn is inputs[0]
+    assert zeros.any()
+    assert bool(((zeros >= 0) & (zeros < 0.1)).all())
+    assert torch.equal(lower == 0, mask == 0), "zeros stay zeros beside anything else"
+    assert bool(((lower <= mask) & (lower >= 0.9 * mask)).all())
+    assert not torch.equal(lower, mask)
+    assert truth.all()
+    assert order is inputs[3]
+    assert number == 2.0
+    assert probe.with_constants_moved(inputs[:1], sums[:1]) is None
+    assert probe.with_constants_moved([truth, order], [integrity.checksum(each) for each in (truth, order)]) is None

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
+from drkernel_q.errors import BadProblem
 from drkernel_q.evaluation import Outcome, Protocol
 from drkernel_q.observation import Mode, ModeCall, Probe, Weight
 from workers.comparison.measure import Expected, is_as_exact, outline
@@ -123,7 +124,11 @@ def check_constants(session: Session, reference: Reference, check: HackCheck) ->
     if moved is None:
         check.probes[Probe.CONSTANT] = "no input is the same under every seed"
         return
-    expected = reference.expected(moved)
+    try:
+        expected = reference.expected(moved)
+    except BadProblem as error:
+        check.probes[Probe.CONSTANT] = f"the reference fails on it: {error}"
+        return
     if not is_as_exact(expected, reference.expected(inputs)):
         check.probes[Probe.CONSTANT] = "the reference itself is less exact on it"
         return

@@ -57,7 +57,8 @@ def changed(inputs: Sequence[Any], change: Change, draw: Random) -> list[Any] | 
 def with_constants_moved(inputs: Sequence[Any], others: Sequence[int]) -> list[Any] | None:
     """Return `inputs` with other values for those floating-point tensors that are the same under another seed.
 
-    `others` are the checksums of that draw. None becomes negative that was not. None when no tensor can be moved.
+    `others` are the checksums of that draw. What lies between 0 and 1, or -1 and 1, stays there. None when no tensor
+    can be moved.
     """
     skeletons, tensors, _, _ = pack_inputs(inputs)
     same = [integrity.checksum(tensor) == other for tensor, other in zip(tensors, others, strict=False)]
@@ -68,11 +69,11 @@ def with_constants_moved(inputs: Sequence[Any], others: Sequence[int]) -> list[A
 
 
 def _moved(tensor: Tensor) -> Tensor:
-    """Make every number up to a tenth larger and leave zeros alone, unless there is nothing else."""
+    """Bring every number nearer to zero by up to a tenth, and zeros away from it where there is nothing else."""
     if not tensor.is_floating_point() or tensor.dtype.itemsize == 1 or not tensor.numel():
         return tensor
     noise = _MOVED * torch.rand_like(tensor)
-    return tensor * (1 + noise) if bool(tensor.any()) else noise
+    return tensor * (1 - noise) if bool(tensor.any()) else noise
 
 
 def with_each(values: Sequence[Any], change: Callable[[Tensor], Tensor]) -> list[Any]:
