@@ -118,19 +118,21 @@ def test_what_cannot_be_changed_is_left(inputs: list[Tensor]) -> None:
 
 def test_inputs_that_are_always_the_same_get_others_within_their_bounds() -> None:
     mask = torch.ones(4, 8).tril()
-    inputs = [torch.randn(4, 8), torch.zeros(8), [mask, torch.ones(3, dtype=torch.bool)], torch.arange(4), 2.0]
+    truths = [torch.ones(64, dtype=torch.bool), mask.bool()]
+    inputs = [torch.randn(4, 8), torch.zeros(8), [mask, *truths], torch.arange(4), 2.0]
     sums = [integrity.checksum(tensor) for tensor in pack_inputs([torch.randn(4, 8), *inputs[1:]])[1]]
     moved = probe.with_constants_moved(inputs, sums)
     assert moved is not None
-    drawn, zeros, (lower, truth), order, number = moved
+    drawn, zeros, (lower, truth, causal), order, number = moved
     assert drawn is inputs[0]
     assert zeros.any()
     assert bool(((zeros >= 0) & (zeros < 0.1)).all())
     assert torch.equal(lower == 0, mask == 0), "zeros stay zeros beside anything else"
     assert bool(((lower <= mask) & (lower >= 0.9 * mask)).all())
     assert not torch.equal(lower, mask)
-    assert truth.all()
+    assert 0 < int((~truth).sum()) < 32
+    assert causal is truths[1]
     assert order is inputs[3]
     assert number == 2.0
     assert probe.with_constants_moved(inputs[:1], sums[:1]) is None
-    assert probe.with_constants_moved([truth, order], [integrity.checksum(each) for each in (truth, order)]) is None
+    assert probe.with_constants_moved([causal, order], [integrity.checksum(each) for each in (causal, order)]) is None

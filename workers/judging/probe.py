@@ -18,8 +18,8 @@ from workers.judging.session import pack_inputs
 _WIDE, AMPLIFICATION = 1.5, 16.0
 #: Changes a contiguous tensor in place, at places that are drawn.
 Change = Callable[[Tensor, Random], None]
-#: By how much inputs that are always the same are moved at most.
-_MOVED = 0.1
+#: By how much inputs that are always the same are moved at most, and how many truth values become their opposite.
+_MOVED, _TURNED = 0.1, 1 / 16
 #: Far below what fp16 can hold, and far above what fp32 cannot.
 SMALL = 2.0**-26
 
@@ -55,7 +55,7 @@ def changed(inputs: Sequence[Any], change: Change, draw: Random) -> list[Any] | 
 
 
 def with_constants_moved(inputs: Sequence[Any], others: Sequence[int]) -> list[Any] | None:
-    """Return `inputs` with other values for those floating-point tensors that are the same under another seed.
+    """Return `inputs` with other values for floating-point tensors and masks that are the same under another seed.
 
     `others` are the checksums of that draw. What lies between 0 and 1, or -1 and 1, stays there. None when no tensor
     can be moved.
@@ -69,7 +69,12 @@ def with_constants_moved(inputs: Sequence[Any], others: Sequence[int]) -> list[A
 
 
 def _moved(tensor: Tensor) -> Tensor:
-    """Bring every number nearer to zero by up to a tenth, and zeros away from it where there is nothing else."""
+    """Bring every number nearer to zero by up to a tenth, and zeros away from it where there is nothing else.
+
+    Truth values are only touched where all are the same: others are more likely to be a structure, as causal masks are.
+    """
+    if tensor.dtype is torch.bool and tensor.numel() > 1 and bool(tensor.all() | ~tensor.any()):
+        return tensor ^ (torch.rand(tensor.shape, device=tensor.device) < _TURNED)
     if not tensor.is_floating_point() or tensor.dtype.itemsize == 1 or not tensor.numel():
         return tensor
     noise = _MOVED * torch.rand_like(tensor)
