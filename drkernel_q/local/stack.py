@@ -1,4 +1,7 @@
-"""The stack's own process: broker, persister, one worker a device; it ends when nobody holds a connection to it."""
+"""The stack's own process: broker, persister, one worker a device; it ends when nobody holds a connection to it.
+
+Workers take seconds to start, and are started first: SQL is imported and the store opened meanwhile.
+"""
 
 import asyncio
 import contextlib
@@ -11,7 +14,7 @@ import threading
 import time
 from asyncio import StreamReader, StreamWriter
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from redis.exceptions import RedisError
 
@@ -20,12 +23,14 @@ from drkernel_q.local.broker import Broker
 from drkernel_q.local.control import Place, decode, encode, encode_error, hold_lock, load_order
 from drkernel_q.local.process import resolve_devices
 from drkernel_q.local.worker import WorkerProcess, worker_environment
-from drkernel_q.persist import Persister
 from drkernel_q.queue.app import queue_names
 from drkernel_q.queue.connection import connect
 from drkernel_q.queue.registry import WorkerCard, give_up, withdraw, workers
 from drkernel_q.settings import Settings
-from drkernel_q.store import Store
+
+if TYPE_CHECKING:
+    from drkernel_q.persist import Persister
+    from drkernel_q.store import Store
 
 #: A stack that nobody has joined ends after this.
 FIRST_JOIN_S = 20.0
@@ -36,22 +41,51 @@ MOST_BROKER_STARTS = 5
 _POLL_S = 0.05
 
 
+class Writer:
+    """The store, and the thread that writes replies to it."""
+
+    def __init__(self, store: "Store", persister: "Persister") -> None:
+        """Begin to write."""
+        self.store, self.persister = store, persister
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=persister.run, args=(self._stop,), daemon=True)
+        self._thread.start()
+
+    @classmethod
+    def open(cls, settings: Settings, broker_url: str) -> "Writer":
+        """Open the store, and bring its tables up to date.
+
+        Raises:
+            NoStore, OutdatedStore: it cannot be written to.
+        """
+        from drkernel_q.persist import Persister
+        from drkernel_q.store import Store
+
+        store = Store.open(settings.store)
+        store.upgrade()
+        return cls(store, Persister(broker_url, store))
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._stop.set()
+        self._thread.join()
+        with contextlib.suppress(DrkqError, RedisError):  # it stays in the journal for the next stack
+            self.persister.drain()
+        self.store.close()
+
+
 class Stack:
     """Everything the stack's process holds."""
 
     def __init__(self, settings: Settings, place: Place, command: Sequence[str]) -> None:
-        """Start the broker and the persister."""
+        """Start the broker."""
         self.settings = settings
         self.place = place
         self.command = command
         self.broker = Broker(place.folder)
         self.broker_starts = 1
-        self.store = Store.open(settings.store)
-        self.store.upgrade()
-        self.persister = Persister(self.broker.url, self.store)
-        self.stop_persister = threading.Event()
-        self.persist = threading.Thread(target=self.persister.run, args=(self.stop_persister,), daemon=True)
-        self.persist.start()
+        self.writer: Writer | None = None
+        """Known at the end; until then `opening` is what to ask."""
         self.redis = connect(self.broker.url, retries=0)
         self.token = place.new_token()
         self.workers: dict[str, WorkerProcess] = {}
@@ -66,9 +100,12 @@ class Stack:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.ending.set)
+        self.opening = asyncio.create_task(asyncio.to_thread(Writer.open, self.settings, self.broker.url))
         server = await asyncio.start_unix_server(self._talk, self.place.socket)
         try:
             while not self.ending.is_set():
+                if self.opening.done():
+                    self.opening.result()  # there is no stack without a store
                 self._look_after_broker()
                 await self._look_after_workers()
                 with contextlib.suppress(TimeoutError):
@@ -82,15 +119,14 @@ class Stack:
             self.place.socket.unlink(missing_ok=True)
             server.close()
             await asyncio.gather(*(worker.stop() for worker in self.workers.values()))
+            with contextlib.suppress(DrkqError):  # whoever waits for it has been told
+                self.writer = await self.opening
 
     def close(self) -> None:
         """Write what is left to the store, and end the broker."""
-        self.stop_persister.set()
-        self.persist.join()
-        with contextlib.suppress(DrkqError, RedisError):  # it stays in the journal for the next stack
-            self.persister.drain()
+        if self.writer is not None:
+            self.writer.close()
         self.redis.close()
-        self.store.close()
         self.broker.stop()
 
     async def _talk(self, reader: StreamReader, writer: StreamWriter) -> None:
@@ -123,7 +159,7 @@ class Stack:
                 self.sticky = True
                 yield {"kept": True}
             case "status":
-                yield {"status": self._status()}
+                yield {"status": self._status(await asyncio.shield(self.opening))}
             case "stop":
                 yield {"stopping": True}
                 self.ending.set()
@@ -136,6 +172,7 @@ class Stack:
                         continue
                     yield {"say": f"starting a worker on {device}"}
                     await self._start_worker(device)
+            await asyncio.shield(self.opening)
             for device in devices:
                 await self._wait_for_worker(self.workers[device])
             yield {"ready": True, "url": self.broker.url, "devices": devices}
@@ -196,11 +233,11 @@ class Stack:
         self.broker_starts += 1
         self.broker.start()
 
-    def _status(self) -> dict[str, Any]:
+    def _status(self, writer: Writer) -> dict[str, Any]:
         return {
             "pid": os.getpid(),
             "broker": str(self.broker.socket),
-            "store": self.store.public_url,
+            "store": writer.store.public_url,
             "kept": self.sticky,
             "commands": self.connections - 1,
             "url": self.broker.url,
