@@ -98,6 +98,10 @@ def test_the_share_that_changed_counts_what_had_to_be_made() -> None:
     assert probe.share_changed([x], [half], []) == 0.5
     assert probe.share_changed([x, y], [half, y.clone()], []) == 0.25
     assert probe.share_changed([x, y], [half, y.clone()], [y]) == 0.5, "an input that is passed on counts for nothing"
+    few = torch.zeros(100).index_fill(0, torch.tensor(7), 2.0)
+    assert probe.share_changed([few], [1.02 * few], []) == 1.0, "zeros around what is scattered are nobody's"
+    assert probe.share_changed([few], [few.clone()], []) == 0.0
+    assert probe.share_changed([torch.zeros(3)], [torch.zeros(3)], []) == 0.0
     assert probe.share_changed([torch.arange(3)], [torch.arange(3)], []) is None
 
 
