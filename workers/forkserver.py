@@ -5,6 +5,7 @@ It is the parent (and subreaper) of everything it forks, so it can end a candida
 """
 
 import contextlib
+import faulthandler
 import gc
 import os
 import random
@@ -302,8 +303,13 @@ def _tame_libraries() -> None:
     lazy_load_decompositions()
     for module in (torch.autograd, torch._C._autograd):  # operators that are not recorded would be nobody's
         vars(module).pop("_enable_record_function", None)
-    for name in ("_setprofileallthreads", "_settraceallthreads"):  # would hand the harness's frames to a candidate
-        vars(sys).pop(name, None)
+    # These would hand the harness's frames to a candidate, or their names.
+    for module, names in (
+        (sys, ("_setprofileallthreads", "_settraceallthreads")),
+        (faulthandler, ("dump_traceback", "dump_traceback_later", "register")),
+    ):
+        for name in names:
+            vars(module).pop(name, None)
     with contextlib.suppress(ImportError):
         from tqdm import tqdm
 

@@ -15,6 +15,11 @@ from workers.exchange.shared import is_exactly
 
 #: Elements that are summed up at a time.
 PART = 2**27
+#: Dispatch keys of dense tensors, and of views that are negated or conjugated, without the bits of the backend: with
+#: any other a tensor computes something when it is read.
+_BACKENDS = 0xFFFF
+_DENSE = ("Dense", "AutogradFunctionality", "AutocastCPU", "AutocastCUDA", "ADInplaceOrView", "Conjugate", "Negative")
+_DENSE_KEYS = sum(torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, name)).raw_repr() for name in _DENSE)
 
 
 class Finding(NamedTuple):
@@ -29,7 +34,7 @@ class Finding(NamedTuple):
 OUTPUT_RULES: Mapping[str, tuple[Weight, str]] = {
     "D3": (Weight.HARD, "an output is no plain torch.Tensor but a subclass or another object"),
     "D4": (Weight.HARD, "an output, or an input, carries attributes of its own that replace tensor methods"),
-    "C9": (Weight.HARD, "an output's memory is smaller than its elements (expanded or broadcast)"),
+    "C9": (Weight.HARD, "an output's memory is smaller than its elements (expanded, or views that overlap)"),
     "C10": (Weight.HARD, "an output is a lazy view (negated, conjugated or copy-on-write)"),
     "C11": (Weight.HARD, "an output is not a dense strided tensor"),
     "A11": (Weight.SOFT, "an output shares memory with an input or a parameter, the reference's does not"),
@@ -62,13 +67,15 @@ def output_codes(outputs: Sequence[Tensor], others: Sequence[Tensor]) -> list[st
     if len(dense) < len(plain):
         codes.add("C11")
     for output in dense:
-        if vars(output):
+        if any(hasattr(Tensor, name) for name in vars(output)):
             codes.add("D4")
         lazy_copy = torch._C._is_cow_tensor(output)  # type: ignore[attr-defined]
         if output.is_neg() or output.is_conj() or lazy_copy:
             codes.add("C10")
-        if output.untyped_storage().nbytes() < output.numel() * output.element_size():
+        if output.untyped_storage().nbytes() < output.numel() * output.element_size() or _overlaps(output):
             codes.add("C9")
+        if torch._C._dispatch_keys(output).raw_repr() & ~(_DENSE_KEYS | _BACKENDS):
+            codes.add("C11")
     made = [output for output in dense if output.numel()]
     held = [other for other in others if is_plain(other) and other.numel()]
     if any(_share(first, second) for first in made for second in held):
@@ -76,6 +83,19 @@ def output_codes(outputs: Sequence[Tensor], others: Sequence[Tensor]) -> list[st
     if any(_share(first, second) for number, first in enumerate(made) for second in made[:number]):
         codes.add("B7")
     return sorted(codes)
+
+
+def _overlaps(tensor: Tensor) -> bool:
+    """Whether elements of a tensor have one place, as far as its sizes and strides tell."""
+    if not tensor.numel():
+        return False
+    reach = 0
+    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
+        if size > 1:
+            if stride <= reach:
+                return True
+            reach += stride * (size - 1)
+    return False
 
 
 def _share(first: Tensor, second: Tensor) -> bool:

@@ -30,8 +30,9 @@ _ATTRIBUTES = {
     "object.__getattr__": frozenset({"tb_frame", "gi_frame", "cr_frame", "ag_frame"}),
     "object.__setattr__": frozenset({"__code__", "__defaults__", "__kwdefaults__"}),
 }
-#: Our packages: a kernel has nothing to import from the judge's.
-_OURS = frozenset({"workers", "drkernel_q", "policy"})
+#: Packages that a kernel has nothing to import from: the judge's, and what Python tests itself with, which runs code on
+#: other threads.
+_OURS = frozenset({"workers", "drkernel_q", "policy", "_testcapi", "_testinternalcapi", "_testlimitedcapi"})
 #: Modules that do such things for others.
 _THROUGH = ("/inspect.py", "/ctypes/__init__.py", "/importlib/__init__.py", "/threading.py")
 #: What leads to objects that one was not given, whoever asks for it on the candidate's behalf; only the compiler of

@@ -5,12 +5,14 @@ What stands in front of a launch is put there once, before there is a candidate,
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from triton.runtime.jit import TensorWrapper
+from triton.tools.tensor_descriptor import TensorDescriptor
 
 from workers.exchange.integrity import bit_sum, checksum
 from workers.exchange.shared import is_exactly
@@ -137,7 +139,7 @@ class Launcher:
         seen = Perturbed([], [])
 
         def disturb(run: Callable[..., Any], function: Any, *args: Any, **kwargs: Any) -> Any:
-            tensors = [value for value in (*args, *kwargs.values()) if type(value) is torch.Tensor]
+            tensors = list({id(tensor): tensor for tensor in _tensors_in((*args, *kwargs.values()))}.values())
             floats = [tensor for tensor in tensors if tensor.is_floating_point()]
             counted = [tensor for tensor in tensors if not tensor.is_floating_point()]
             before = [tensor.clone() if tensor.nbytes <= _LARGE_BYTES else checksum(tensor) for tensor in floats]
@@ -195,6 +197,19 @@ def _name_of(kernel: Any, function: Any) -> str:
     """Return the name that the device knows, where it has one; in any case a plain string."""
     name = getattr(kernel.metadata, "name", None) or function.fn.__name__
     return str.__str__(name)
+
+
+def _tensors_in(values: Iterable[Any]) -> Iterator[torch.Tensor]:
+    """List the tensors among a launch's arguments, and those in tuples, descriptors and other wrappers of Triton's."""
+    for value in values:
+        if type(value) is torch.Tensor:
+            yield value
+        elif type(value) is torch.nn.Parameter:
+            yield value.detach()
+        elif type(value) in (tuple, list):
+            yield from _tensors_in(value)
+        elif isinstance(value, TensorDescriptor | TensorWrapper):
+            yield from _tensors_in((value.base,))
 
 
 def move_written(old: torch.Tensor, tensor: torch.Tensor) -> list[int]:

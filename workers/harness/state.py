@@ -57,9 +57,15 @@ _HOOKS = ("_global_forward_hooks", "_global_forward_pre_hooks", "_global_backwar
 _OPERATORS = (
     *("aten::copy_", "aten::zero_", "aten::fill_.Scalar", "aten::empty.memory_format", "aten::empty_strided"),
     *("aten::sum", "aten::sum.dim_IntList", "aten::take", "aten::equal", "aten::clone", "aten::view.dtype"),
-    *("aten::as_strided", "aten::detach", "aten::stack", "aten::index_put_"),
+    *("aten::as_strided", "aten::detach", "aten::stack", "aten::index_put_", "aten::slice.Tensor", "aten::view"),
+    *("aten::resolve_conj", "aten::resolve_neg", "aten::_local_scalar_dense", "aten::item", "aten::_to_copy"),
+    *("aten::contiguous", "aten::reshape", "aten::split.Tensor", "aten::empty_like", "aten::flatten.using_ints"),
+    *("aten::select.int", "aten::alias", "aten::view_as_real", "aten::ne.Tensor", "aten::where.self"),
+    *("profiler::_record_function_enter_new", "profiler::_record_function_exit._RecordFunction"),
+    *("profiler::_record_function_enter", "profiler::_record_function_exit"),
 )
-_KEYS = ("ADInplaceOrView", "Autograd", "BackendSelect", "CPU", "CUDA", "Composite")
+#: Keys that torch itself registers Python code for, sooner or later.
+_RESTLESS_KEYS = ("Meta", "Python", "PreDispatch", "FuncTorch", "debug")
 #: Packages that are taken out of the candidate's sight.
 _HIDDEN = frozenset({"__main__", "drkernel_q", "workers"})
 #: What an answer from the candidate's thread may be.
@@ -103,11 +109,13 @@ class Guard:
         ours, names, deeds = _our_code(), tuple(CODES), set[str]()
         others = {name: module for name, module in sys.modules.items() if name.split(".")[0] not in _HIDDEN}
         same = unchanged(ours, [*_OWNERS, *launch_types(device)], others)
-        dispatched = undisturbed(_OPERATORS, _KEYS)
+        dispatched = undisturbed(_OPERATORS, _RESTLESS_KEYS)
         callbacks = tuple(registry.callback_list.__len__ for registry in _registries())
         observe, frames = functools.partial(_observe, device, ask, collects, _overrides()), sys._current_frames
         before, running = observe(), len(frames())
         held, keep = unheld()
+        for operator in _RANGES:
+            keep(operator)
         parts = (
             ("functions", same),
             ("functions", held),
@@ -240,9 +248,12 @@ def _looker() -> Callable[[], tuple[Any, ...]]:
     """Return a function that looks at what a thread has been left with; it looks nothing up by name."""
     modes, dispatch_modes = _function_modes(), torch._C._len_torch_dispatch_stack
     trace, profile, frames = sys.gettrace, sys.getprofile, get_eval_frame_callback
+    included, excluded = torch._C._dispatch_tls_local_include_set, torch._C._dispatch_tls_local_exclude_set
+    casts, kinds = torch.is_autocast_enabled, ("cpu", "cuda")
 
     def look() -> tuple[Any, ...]:
-        return modes(), dispatch_modes(), trace() is None, profile() is None, frames() is None
+        keys = included().raw_repr(), excluded().raw_repr(), *map(casts, kinds)
+        return modes(), dispatch_modes(), keys, trace() is None, profile() is None, frames() is None
 
     return look
 
@@ -260,18 +271,19 @@ def _settler(look: Callable[[], tuple[Any, ...]]) -> Callable[[], tuple[Any, ...
 
 
 #: Kinds of change that `Guard.settle` sees, in its order.
-_SETTLED = ("modes", "modes", "tracing", "tracing", "tracing")
+_SETTLED = ("modes", "modes", "modes", "tracing", "tracing", "tracing")
 #: What decides how torch computes, asked of C code alone: whatever answers for `torch.backends` runs where it is asked.
+#: What can only be made stricter than it is, as determinism and TF32 in convolutions can, is everybody's own business.
 _FLAGS: tuple[Callable[[], object], ...] = (
     *(torch.get_default_dtype, torch.get_num_threads, torch._C._get_float32_matmul_precision),
-    *(torch._C._get_cudnn_allow_tf32, torch._C._get_cudnn_deterministic, torch._C._get_cudnn_enabled),
-    *(torch._C._get_deterministic_algorithms, torch._C._get_cublas_allow_fp16_reduced_precision_reduction),
 )
+#: What torch's profiler begins and ends a range with, looked up here for the first time.
+_RANGES = (torch.ops.profiler._record_function_enter_new, torch.ops.profiler._record_function_exit)
 #: Modules and classes of others that the harness relies on.
 _OWNERS: tuple[Any, ...] = (
     *(torch, torch.Tensor, torch.nn.Module, torch.nn.Parameter, torch.nn.functional, torch.cuda, torch.cuda.Event),
     *(torch.library, torch.autograd, torch.autograd.grad_mode, torch.no_grad, torch.set_grad_enabled),
-    *(torch.utils._pytree, torch.backends.cudnn, nn.modules.module),
+    *(torch.utils._pytree, torch.backends.cudnn, nn.modules.module, torch.utils._device, torch.ops.profiler),
     *(torch.profiler.profile, torch.autograd.profiler, torch.autograd.profiler.profile),
     *(torch.autograd.profiler.record_function, torch._C._autograd),
     *(torch.profiler.profiler, torch.autograd.profiler_util, torch.cuda.memory),

@@ -22,6 +22,7 @@ class Text:
 
     def read(self, source: str, path: str) -> None:
         """Take `source`, which is to be imported from `path`; one that cannot be compiled holds nothing."""
+        source = source.removeprefix("\ufeff")  # as Python does with what an editor has put there
         lines, codes, stripped = _stripped(source), frozenset[CodeType](), _stripped
         with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
             codes = frozenset(codes_within(compile(source, path, "exec", 0, True)))

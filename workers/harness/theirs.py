@@ -126,9 +126,27 @@ def _named_state(model: Any) -> list[tuple[str, bool, Tensor]]:
     """List plain parameters and buffers: the name, whether it is a parameter, and the tensor."""
     if not isinstance(model, nn.Module):
         return []
-    named = [(True, model.named_parameters()), (False, model.named_buffers())]
-    there = [(kind, name, tensor) for kind, each in named for name, tensor in each if integrity.is_plain(tensor)]
-    return [(str.__str__(name), kind, tensor) for kind, name, tensor in there]  # no subclass of str
+    there: dict[int, tuple[str, bool, Tensor]] = {}
+    _gather(model, "", there, set())
+    return list(there.values())
+
+
+def _gather(module: nn.Module, prefix: str, there: dict[int, tuple[str, bool, Tensor]], seen: set[int]) -> None:
+    """Collect what a module and those within it hold, each tensor once; no method of theirs is called: it may count."""
+    seen.add(id(module))
+    held = vars(module)
+    for is_parameter, kind in ((True, "_parameters"), (False, "_buffers")):
+        for name, tensor in _plain_items(held.get(kind)):
+            if integrity.is_plain(tensor):
+                there.setdefault(id(tensor), (f"{prefix}{name}", is_parameter, tensor))
+    for name, inner in _plain_items(held.get("_modules")):
+        if isinstance(inner, nn.Module) and id(inner) not in seen:
+            _gather(inner, f"{prefix}{name}.", there, seen)
+
+
+def _plain_items(held: object) -> list[tuple[str, Any]]:
+    """List what a dictionary holds by strings; nothing of what is no plain dictionary."""
+    return [(name, value) for name, value in held.items() if type(name) is str] if type(held) is dict else []
 
 
 def failure(error: BaseException, operation: str, query: Callable[[], object]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ _RESTLESS = frozenset(
 )
 #: Operators of torch that are looked at at a time, and functions of ours whose code is: to look at one takes half a
 #: microsecond under an audit hook, and whoever changes it cannot keep that from the hook.
-SAMPLED, CODES_AT_A_TIME = 2, 40
+SAMPLED, CODES_AT_A_TIME = 4, 40
 #: Where CPython keeps the version of a dictionary (`PyDictObject.ma_version_tag`), with pointers of as many bytes.
 _VERSION_AT, _POINTER_BYTES = 24, 8
 #: Stands for a name that is not there.
@@ -196,17 +196,18 @@ def _has_versions() -> bool:
     return unmoved and len(set(seen)) == len(seen)
 
 
-def undisturbed(operators: Iterable[str], keys: tuple[str, ...]) -> Callable[[], bool]:
-    """Return a function that says whether torch dispatches operators to the same code still, for keys that begin so.
+def undisturbed(operators: Iterable[str], restless: tuple[str, ...]) -> Callable[[], bool]:
+    """Return a function that says whether torch dispatches operators to the same code still.
 
-    It looks at `SAMPLED` of them each time, nobody knows which: to look at all takes half a millisecond.
+    Keys that begin as one of `restless` do not count. It looks at `SAMPLED` operators each time, nobody knows which: to
+    look at all takes over a millisecond.
     """
     dump, starts, draw = torch._C._dispatch_dump, str.startswith, os.urandom
     known = tuple((name, dump(name)) for name in operators)
     count, count_drawn, places = known.__len__(), SAMPLED, tuple(range(SAMPLED))
 
     def lines(text: str) -> list[str]:
-        return [line for line in text.splitlines() if starts(line, keys)]
+        return [line for line in text.splitlines() if not starts(line, restless)]
 
     def check() -> bool:
         drawn = draw(count_drawn)

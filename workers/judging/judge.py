@@ -216,6 +216,8 @@ class Judge:
                 with self._stage("integrity"):
                     source = self.request.kernel.source
                     hackcheck.check_modes(session, reference, self.protocol, result, source, facts.hack_check)
+                    # The other mode and suppressed launches have left their marks on what a model holds.
+                    result.seeds["weights"].append(trial.build(session, reference))
                     hackcheck.check_contents(session, reference, facts.hack_check)
                     hackcheck.check_constants(session, reference, facts.hack_check)
                     weights.check_weights(session, reference, facts.hack_check)

@@ -20,6 +20,10 @@ _WIDE, AMPLIFICATION = 1.5, 16.0
 Change = Callable[[Tensor, Random], None]
 #: By how much inputs that are always the same are moved at most, and how many truth values become their opposite.
 _MOVED, _TURNED = 0.1, 1 / 16
+#: How far from an extreme value an element ends, as a share of the way to it.
+_SHORT = 1 / 128
+#: Different numbers of which labels are made, and how many elements are looked at for that.
+_FEW, _LOOKED_AT = 4, 4096
 #: Far below what fp16 can hold, and far above what fp32 cannot.
 SMALL = 2.0**-26
 
@@ -94,23 +98,52 @@ def small(tensor: Tensor) -> Tensor:
 
 
 def one_element(tensor: Tensor, draw: Random) -> None:
-    """Give one element, at a random place, the tensor's largest or smallest value, whichever is farther away."""
+    """Give one element, at a random place, nearly the tensor's largest or smallest value, whichever is farther away.
+
+    Zeros stay where there are others, as in triangular matrices, symmetric matrices stay symmetric, and numbers of few
+    kinds, as labels are, become another of these. Nothing else becomes equal to another number by it.
+    """
     flat = tensor.view(-1)
     index = draw.randrange(tensor.numel())
+    if not bool(flat[index]) and bool(flat.any()):
+        index = int(flat.nonzero()[draw.randrange(int(flat.count_nonzero()))])
     low, high = flat.min(), flat.max()
-    flat[index] = low if flat[index] - low > high - flat[index] else high
+    extreme = low if flat[index] - low > high - flat[index] else high
+    value = extreme if _is_few(flat) else extreme + _SHORT * (flat[index] - extreme)
+    if _is_symmetric(tensor):
+        row, column = divmod(index % tensor.shape[-1] ** 2, tensor.shape[-1])
+        tensor.view(-1, *tensor.shape[-2:])[index // tensor.shape[-1] ** 2, column, row] = value
+    flat[index] = value
 
 
 def one_row(tensor: Tensor, draw: Random) -> None:
-    """Reverse one row (along the last dimension), at a random place; of a single row, move it by one."""
+    """Reverse one row (along the last dimension), at a random place; of a single row, move it by one.
+
+    Zeros stay where they are. Symmetric matrices and a single row in order are left alone.
+    """
     rows = _rows(tensor)
+    if _is_symmetric(tensor) or (len(rows) == 1 and bool((rows[0].diff() >= 0).all())):
+        return
     row = rows[draw.randrange(len(rows))]
-    row.copy_(row.flip(0) if len(rows) > 1 else row.roll(1))
+    there = row != 0
+    values = row[there]
+    row[there] = values.flip(0) if len(rows) > 1 else values.roll(1)
+
+
+def _is_few(flat: Tensor) -> bool:
+    """Whether there are only a few different numbers, as far as the first ones tell."""
+    different = flat[:_LOOKED_AT].unique()  # type: ignore[no-untyped-call]
+    return len(different) <= _FEW < len(flat)
+
+
+def _is_symmetric(tensor: Tensor) -> bool:
+    square = tensor.dim() > 1 and tensor.shape[-1] == tensor.shape[-2] > 1
+    return square and bool((tensor == tensor.mT).all())
 
 
 def structured(tensor: Tensor, draw: Random) -> None:
     """Sort every second row and move the rest, leaving zeros where they are; symmetric matrices stay as they are."""
-    if tensor.dim() > 1 and tensor.shape[-1] == tensor.shape[-2] and bool((tensor == tensor.mT).all()):
+    if _is_symmetric(tensor):
         return
     if bool((tensor == 0).any()):
         return
@@ -135,8 +168,8 @@ def amplified(tensor: Tensor, _draw: Random) -> None:
 def share_changed(left: Sequence[Tensor], right: Sequence[Tensor], inputs: Sequence[Tensor]) -> float | None:
     """Return the share of elements of floating-point outputs that differ; None when there are none.
 
-    An output that is an input, bit by bit, does not count: nobody has to make it. Nor does a zero that stays one: it may
-    be of memory that was cleared, for a kernel that scatters a few numbers.
+    An output that is an input, bit by bit, does not count: nobody has to make it. Nor does a zero that stays one: it
+    may be of memory that was cleared, for a kernel that scatters a few numbers.
     """
     total = made = differing = 0
     for first, second in zip(left, right, strict=False):
