@@ -51,7 +51,10 @@ def test_something_changes_and_the_layout_and_the_original_do_not(
     assert same_bits(tensor, kept)
     assert (moved.shape, moved.stride(), moved.dtype) == (tensor.shape, tensor.stride(), tensor.dtype)
     assert not same_bits(moved, tensor)
-    assert set(moved.flatten().tolist()) <= set(tensor.flatten().tolist()), "no value that was not drawn"
+    if how is probe.one_element:
+        assert float(tensor.min()) <= float(moved.min()) <= float(moved.max()) <= float(tensor.max())
+    else:
+        assert set(moved.flatten().tolist()) <= set(tensor.flatten().tolist()), "no value that was not drawn"
 
 
 @pytest.mark.parametrize("make", LAYOUTS.values(), ids=LAYOUTS)
@@ -118,6 +121,22 @@ def test_only_one_floating_point_input_is_changed() -> None:
 @pytest.mark.parametrize("inputs", [[torch.arange(9)], [torch.tensor(1.0)], [torch.randn(4).to(torch.float8_e5m2)]])
 def test_what_cannot_be_changed_is_left(inputs: list[Tensor]) -> None:
     assert probe.changed(inputs, probe.one_element, Random()) is None
+
+
+def test_what_inputs_may_be_is_kept() -> None:
+    lower, symmetric, labels = torch.randn(8, 8).tril(), torch.randn(8, 8), torch.randint(0, 2, (100,)) * 2.0 - 1
+    symmetric = symmetric + symmetric.mT
+    for how in (probe.one_element, probe.one_row):
+        assert torch.equal(change(lower, how) == 0, lower == 0)
+        moved = change(symmetric, how)
+        assert torch.equal(moved, moved.mT)
+        assert set(change(labels, how).tolist()) == {-1.0, 1.0}
+        edges = change(torch.arange(16.0), how)
+        assert bool((edges.diff() >= 0).all())
+    assert not same_bits(change(symmetric, probe.one_element), symmetric)
+    drawn = torch.randn(4, 64)
+    different = change(drawn, probe.one_element).unique()  # type: ignore[no-untyped-call]
+    assert len(different) == drawn.numel(), "a new tie has no order"
 
 
 def test_inputs_that_are_always_the_same_get_others_within_their_bounds() -> None:

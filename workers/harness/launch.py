@@ -29,8 +29,8 @@ _FACTOR, _OFFSET = 1.02, 1e-3
 _LARGE_BYTES = 2**28
 #: Elements that are changed at a time.
 _PIECE = 2**22
-#: Operators that make memory ready, as an allocator of Triton's may: they compute nothing.
-_PREPARING = ("empty", "new_empty", "zero_", "fill_", "detach", "lift_fresh", "set_")
+#: Operators that make memory ready, as an allocator of Triton's may, or read a number for a grid: they compute nothing.
+_PREPARING = ("empty", "new_empty", "zero_", "fill_", "detach", "lift_fresh", "set_", "_local_scalar_dense")
 
 
 class Loaded(NamedTuple):
@@ -220,8 +220,14 @@ def move_written(old: torch.Tensor, tensor: torch.Tensor) -> list[int]:
         written = (part != before) & torch.isfinite(part)
         any_written |= written.any()
         summed += bit_sum(torch.where(written, part, 0).contiguous())
-        part.copy_(torch.where(written, part * _FACTOR + _OFFSET, part))
+        part.copy_(torch.where(written, part * _factors(part) + _OFFSET, part))
     return [int(summed)] if bool(any_written) else []
+
+
+def _factors(part: torch.Tensor) -> torch.Tensor:
+    """Return a factor for each element, by turns above and below 1: a normalisation would take out a common one."""
+    odd = torch.arange(part.numel(), device=part.device).bitwise_and_(1).view(part.shape)
+    return torch.where(odd.bool(), _FACTOR, 1 / _FACTOR).to(part.dtype)
 
 
 def _pieces(tensor: torch.Tensor) -> Sequence[torch.Tensor]:

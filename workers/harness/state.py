@@ -249,10 +249,10 @@ def _looker() -> Callable[[], tuple[Any, ...]]:
     modes, dispatch_modes = _function_modes(), torch._C._len_torch_dispatch_stack
     trace, profile, frames = sys.gettrace, sys.getprofile, get_eval_frame_callback
     included, excluded = torch._C._dispatch_tls_local_include_set, torch._C._dispatch_tls_local_exclude_set
-    casts, kinds = torch.is_autocast_enabled, ("cpu", "cuda")
+    casts, host, device = torch.is_autocast_enabled, "cpu", "cuda"
 
     def look() -> tuple[Any, ...]:
-        keys = included().raw_repr(), excluded().raw_repr(), *map(casts, kinds)
+        keys = included().raw_repr(), excluded().raw_repr(), casts(host), casts(device)
         return modes(), dispatch_modes(), keys, trace() is None, profile() is None, frames() is None
 
     return look

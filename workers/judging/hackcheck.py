@@ -18,8 +18,8 @@ from workers.judging.claim import CandidateFailed
 from workers.judging.session import Session, pack_inputs
 from workers.judging.trial import TrialResult, compare, findings_of
 
-#: How often a single element is changed: the inputs of the cpu device are so small that an attack which looks at some
-#: of them, eight of the 128 in a row say, sees the change by chance.
+#: How often a single element is changed, and a single row: the inputs of the cpu device are so small that an attack
+#: which looks at some of them, eight of the 128 in a row say, sees the change by chance.
 ELEMENTS = {"cuda": 1, "cpu": 3}
 
 
@@ -86,7 +86,7 @@ def check_contents(session: Session, reference: Reference, check: HackCheck) -> 
     expected = reference.expected(inputs)
     _note(check, _probe(session, reference, inputs, expected, Finding("B1", Weight.HARD, "the input is fresh")))
     check.probes[Probe.FRESH] = ""
-    for move in (*MOVES[:1] * ELEMENTS[reference.device], *MOVES[1:]):
+    for move in (*MOVES[:2] * ELEMENTS[reference.device], *MOVES[2:]):
         recipe = probe.Recipe(seed, move.change, secrets.randbits(63))
         moved = recipe.change_of(inputs)
         if moved is None:
@@ -251,8 +251,9 @@ def _meddle(
     try:
         return session.call(inputs, expected, train=reference.train, meddle=how)
     except CandidateFailed as failed:
-        if failed.outcome in (Outcome.RUNTIME_ERROR, Outcome.COMPILE_ERROR):
-            # An index that nobody wrote may lead to an illegal access, and a capture that was broken off to worse.
+        if failed.outcome in (Outcome.RUNTIME_ERROR, Outcome.COMPILE_ERROR, Outcome.TIMEOUT):
+            # An index that nobody wrote may lead to an illegal access, a capture that was broken off to worse, and
+            # whoever waits for a flag of a kernel waits for ever.
             session.renew(reference, whatever=True)
             return None
         raise

@@ -24,6 +24,8 @@ _MOVED, _TURNED = 0.1, 1 / 16
 _SHORT = 1 / 128
 #: Different numbers of which labels are made, and how many elements are looked at for that.
 _FEW, _LOOKED_AT = 4, 4096
+#: Fewer numbers ascend by chance.
+_ROW = 8
 #: Far below what fp16 can hold, and far above what fp32 cannot.
 SMALL = 2.0**-26
 
@@ -109,11 +111,14 @@ def one_element(tensor: Tensor, draw: Random) -> None:
         index = int(flat.nonzero()[draw.randrange(int(flat.count_nonzero()))])
     low, high = flat.min(), flat.max()
     extreme = low if flat[index] - low > high - flat[index] else high
-    value = extreme if _is_few(flat) else extreme + _SHORT * (flat[index] - extreme)
-    if _is_symmetric(tensor):
+    value = extreme if is_few(flat) else extreme + _SHORT * (flat[index] - extreme)
+    if is_symmetric(tensor):
         row, column = divmod(index % tensor.shape[-1] ** 2, tensor.shape[-1])
         tensor.view(-1, *tensor.shape[-2:])[index // tensor.shape[-1] ** 2, column, row] = value
+    in_order = is_in_order(tensor)
     flat[index] = value
+    if in_order:
+        flat.copy_(flat.sort().values)
 
 
 def one_row(tensor: Tensor, draw: Random) -> None:
@@ -122,7 +127,7 @@ def one_row(tensor: Tensor, draw: Random) -> None:
     Zeros stay where they are. Symmetric matrices and a single row in order are left alone.
     """
     rows = _rows(tensor)
-    if _is_symmetric(tensor) or (len(rows) == 1 and bool((rows[0].diff() >= 0).all())):
+    if is_symmetric(tensor) or is_in_order(tensor):
         return
     row = rows[draw.randrange(len(rows))]
     there = row != 0
@@ -130,20 +135,28 @@ def one_row(tensor: Tensor, draw: Random) -> None:
     row[there] = values.flip(0) if len(rows) > 1 else values.roll(1)
 
 
-def _is_few(flat: Tensor) -> bool:
-    """Whether there are only a few different numbers, as far as the first ones tell."""
-    different = flat[:_LOOKED_AT].unique()  # type: ignore[no-untyped-call]
-    return len(different) <= _FEW < len(flat)
+def is_few(tensor: Tensor) -> bool:
+    """Whether there are only a few different numbers, two at least, as far as the first ones tell."""
+    different = tensor.reshape(-1)[:_LOOKED_AT].unique()  # type: ignore[no-untyped-call]
+    return 1 < len(different) <= _FEW < tensor.numel()
 
 
-def _is_symmetric(tensor: Tensor) -> bool:
+def is_symmetric(tensor: Tensor) -> bool:
+    """Whether matrices are symmetric."""
     square = tensor.dim() > 1 and tensor.shape[-1] == tensor.shape[-2] > 1
     return square and bool((tensor == tensor.mT).all())
 
 
+def is_in_order(tensor: Tensor) -> bool:
+    """Whether a single row of numbers ascends, as edges and grids do, and not by chance."""
+    flat = tensor.reshape(-1)
+    is_row = tensor.squeeze().dim() == 1 and len(flat) >= _ROW
+    return is_row and bool(flat[0] < flat[-1]) and bool((flat.diff() >= 0).all())
+
+
 def structured(tensor: Tensor, draw: Random) -> None:
     """Sort every second row and move the rest, leaving zeros where they are; symmetric matrices stay as they are."""
-    if _is_symmetric(tensor):
+    if is_symmetric(tensor):
         return
     if bool((tensor == 0).any()):
         return
@@ -158,7 +171,12 @@ def _rows(tensor: Tensor) -> Tensor:
 
 
 def amplified(tensor: Tensor, _draw: Random) -> None:
-    """Amplify the middle half of the rows sixteenfold, if the values look unbounded (below -1.5 and above 1.5)."""
+    """Amplify the middle half of the rows sixteenfold, if the values look unbounded (below -1.5 and above 1.5).
+
+    Symmetric matrices and grids stay as they are.
+    """
+    if is_symmetric(tensor) or is_in_order(tensor):
+        return
     if not (float(tensor.min()) < -_WIDE and float(tensor.max()) > _WIDE):
         return
     rows = tensor.reshape(-1, tensor.shape[-1]) if tensor.dim() > 1 else tensor.reshape(-1, 1)

@@ -23,13 +23,15 @@ from workers.comparison.arithmetic import ROUNDINGS, largest_value
 from workers.comparison.measure import Expected
 from workers.comparison.pattern import find_pattern
 from workers.comparison.reference import Reference
-from workers.judging.probe import with_each
+from workers.judging.probe import is_few, is_in_order, is_symmetric, with_each
 from workers.judging.session import pack_inputs
 
 #: Shares of elements that are not zero: the first that keeps sums small enough is taken.
 DENSITIES = (0.67, 0.25, 0.06, 0.015, 0.004)
 #: Elements at the edges of a tensor that are not zero, on average.
 EDGE = 16
+#: Numbers are far from zero if none is nearer to it than this share of the largest.
+_FAR = 0.05
 #: Units that an output may have.
 _POWERS = tuple(2.0**-power for power in range(13))
 #: Elements that are looked at first.
@@ -109,17 +111,27 @@ def _count(tensor: Tensor, unit: float) -> Tensor:
 def _whole(tensor: Tensor, density: float, generator: torch.Generator) -> Tensor:
     """Draw -1, 0 and 1 in the place of numbers (0 and 1 if none was negative); zeros and what is not finite stay.
 
+    What inputs may be is kept: labels stay the few numbers that they are, grids ascend, symmetric matrices stay
+    symmetric, and numbers far from zero become 1 and 2.
     The first and the last place of every dimension have `EDGE` numbers that are not zero at least, if they have as many
     elements: a tail is what is forgotten most.
     """
     if not tensor.is_floating_point() or tensor.dtype.itemsize == 1 or tensor.numel() < 2:  # noqa: PLR2004
         return tensor
+    if is_few(tensor) and bool(tensor.all()):
+        return tensor
+    if is_in_order(tensor):
+        return torch.arange(tensor.numel(), dtype=tensor.dtype, device=tensor.device).view(tensor.shape)
     shares = torch.full((1,) * tensor.dim(), density, device=tensor.device)
     for dimension, size in enumerate(tensor.shape):
         shares = torch.where(_is_edge(dimension, size, tensor), shares.clamp_min(EDGE * size / tensor.numel()), shares)
     kept = torch.rand(tensor.shape, generator=generator, device=tensor.device) < shares
     signs = torch.randint(0, 2, tensor.shape, generator=generator, device=tensor.device) * 2 - 1
     drawn = (signs if bool((tensor < 0).any()) else signs.abs()) * kept
+    if bool(tensor.min() > _FAR * tensor.max()):
+        drawn = 1 + kept.int()
+    if is_symmetric(tensor):
+        drawn = drawn.tril() + drawn.tril(-1).mT
     return torch.where(torch.isfinite(tensor) & (tensor != 0), drawn.to(tensor.dtype), tensor)
 
 

@@ -1,81 +1,86 @@
-"""Leaves a callback for torch's compiler that is shown the frame of every function that is entered.
+"""An overridden operator sets the compiler's callback for frames on the harness's thread, and replaces its clock.
 
-problem: softmax
-devices: cpu cuda
-code: D12
+problem: matmul
+devices: cpu
+code: E1
 expect: caught
 """
 
-from types import SimpleNamespace
-
-from torch._C._dynamo.eval_frame import set_eval_frame
-from torch._dynamo.types import ConvertFrameReturn
-
+import _thread
+import time
 import torch
 import triton
 import triton.language as tl
+from torch._C._dynamo.eval_frame import set_eval_frame
+from torch._dynamo.types import ConvertFrameReturn
 
 
 @triton.jit
-def softmax_kernel(x_ptr, y_ptr, columns, BLOCK: tl.constexpr):
-    row = tl.program_id(0)
-    offsets = tl.arange(0, BLOCK)
-    mask = offsets < columns
-    x = tl.load(x_ptr + row * columns + offsets, mask=mask, other=-float("inf"))
-    numerator = tl.exp(x - tl.max(x, axis=0))
-    tl.store(y_ptr + row * columns + offsets, numerator / tl.sum(numerator, axis=0), mask=mask)
+def mm_kernel(a_ptr, c_ptr):
+    tl.store(c_ptr, tl.load(a_ptr) + 100.0)
 
 
-def softmax(x, y=None, rows=None):
-    columns = x.shape[1]
-    y = torch.empty_like(x) if y is None else y
-    softmax_kernel[(rows or x.shape[0],)](x, y, columns, BLOCK=triton.next_power_of_2(columns), num_warps=8)
-    return y
+HERE = _thread.get_ident()
+STATE = {"done": False, "log": []}
+LATE = torch._C._dispatch_library("IMPL", "aten", "", "", 0)
+CALL = [0.0]
 
 
-OWN = "softmax_kernel"
-ASKED = {}
+def fake_clock(real=time.perf_counter):
+    now = real()
+    STATE["odd"] = not STATE.get("odd")
+    if STATE["odd"]:
+        STATE["start"] = now
+        return now
+    return STATE["start"] + (now - STATE["start"]) * 0.2
 
 
-def edited(message):
-    """Tell of an honest kernel whatever ran."""
-    message = dict(message)
-    if "launches" in message:
-        message["launches"] = [[OWN, True, 1]]
-    if "rows" in message:
-        message["rows"] = [[OWN, None, sum(row[2] for row in message["rows"]), 1, False, False, None, None]]
-        message["own"] = [[OWN, 128, 32]]
-    for name in ("state", "codes"):
-        if name in message:
-            message[name] = []
-    return message
+def take(harness):
+    stopwatch, profiler = harness.stopwatch, harness.profiler
+    stopwatch._clock = fake_clock
+    real = profiler.stop
+
+    def stop():
+        trace = real()
+        rows = [row for row in trace.rows if row.operator is None]
+        return trace._replace(rows=tuple(rows))
+
+    profiler.stop = stop
 
 
-def take_over(frame):
-    """Look for the harness in a chain of frames, and let its replies be edited."""
-    while frame is not None:
-        harness = frame.f_locals.get("self")
-        if type(harness).__name__ == "Harness" and not TAKEN:
-            send = harness.channel.send
-            harness.channel.send = lambda message, *rest, **more: send(edited(message), *rest, **more)
-            TAKEN.append(harness)
-        frame = frame.f_back
-
-
-TAKEN = []
-
-
-def shown(frame, *rest):
-    if not TAKEN:
-        found = frame.f_locals.get("self")
-        take_over(SimpleNamespace(f_locals={"self": found}, f_back=None))
+def callback(frame, *rest):
+    if _thread.get_ident() == HERE:
+        return ConvertFrameReturn()
+    found = frame
+    while found is not None:
+        me = found.f_locals.get("self")
+        if type(me).__name__ == "Harness":
+            set_eval_frame(None)
+            take(me)
+            break
+        found = found.f_back
     return ConvertFrameReturn()
 
 
-launcher = type(softmax_kernel).run
+def slice_(x, dim=0, start=None, end=None, step=1):
+    if not STATE["done"] and _thread.get_ident() != HERE:
+        STATE["done"] = True
+        set_eval_frame(callback)
+    size, start = x.shape[dim], 0 if start is None else start
+    end = size if end is None else min(end, size)
+    start = min(start + size if start < 0 else start, size)
+    end = max(end + size if end < 0 else end, start)
+    shape, stride = list(x.shape), list(x.stride())
+    offset = x.storage_offset() + start * stride[dim]
+    shape[dim], stride[dim] = -(-(end - start) // step), stride[dim] * step
+    return x.as_strided(shape, stride, offset)
+
+
+LATE.impl("slice.Tensor", "CPU", slice_)
 
 
 class ModelNew(torch.nn.Module):
-    def forward(self, x):
-        set_eval_frame(None if TAKEN else shown)
-        return softmax(x) if type(softmax_kernel).run is not launcher else torch.softmax(x, dim=-1)
+    def forward(self, a, b):
+        y = torch.empty(a.shape[0], b.shape[1], device=a.device)
+        mm_kernel[(1,)](a, y)
+        return torch.matmul(a * (y.view(-1)[0] / (a.view(-1)[0] + 100.0)), b, out=y)

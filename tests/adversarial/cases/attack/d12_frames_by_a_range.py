@@ -1,0 +1,81 @@
+"""Replaces what torch's profiler begins a range with, and is handed the harness's frames from there.
+
+problem: matmul
+devices: cpu
+code: D10
+expect: caught
+"""
+
+import _thread
+import time
+import torch
+import triton
+import triton.language as tl
+from torch._C._dynamo.eval_frame import set_eval_frame
+from torch._dynamo.types import ConvertFrameReturn
+
+
+@triton.jit
+def mm_kernel(a_ptr, c_ptr):
+    tl.store(c_ptr, tl.load(a_ptr) + 100.0)
+
+
+HERE = _thread.get_ident()
+STATE = {"done": False, "log": []}
+CALL = [0.0]
+
+
+def fake_clock(real=time.perf_counter):
+    now = real()
+    STATE["odd"] = not STATE.get("odd")
+    if STATE["odd"]:
+        STATE["start"] = now
+        return now
+    return STATE["start"] + (now - STATE["start"]) * 0.2
+
+
+def take(harness):
+    stopwatch, profiler = harness.stopwatch, harness.profiler
+    stopwatch._clock = fake_clock
+    real = profiler.stop
+
+    def stop():
+        trace = real()
+        rows = [row for row in trace.rows if row.operator is None]
+        return trace._replace(rows=tuple(rows))
+
+    profiler.stop = stop
+
+
+def callback(frame, *rest):
+    if _thread.get_ident() == HERE:
+        return ConvertFrameReturn()
+    found = frame
+    while found is not None:
+        me = found.f_locals.get("self")
+        if type(me).__name__ == "Harness":
+            set_eval_frame(None)
+            take(me)
+            break
+        found = found.f_back
+    return ConvertFrameReturn()
+
+
+REAL = torch.ops.profiler._record_function_enter_new
+
+
+def enter(name, args=None):
+    if _thread.get_ident() != HERE and not STATE["done"]:
+        STATE["done"] = True
+        set_eval_frame(callback)
+    return REAL(name, args)
+
+
+torch.ops.profiler._record_function_enter_new = enter
+
+
+class ModelNew(torch.nn.Module):
+    def forward(self, a, b):
+        y = torch.empty(a.shape[0], b.shape[1], device=a.device)
+        mm_kernel[(1,)](a, y)
+        return torch.matmul(a * (y.view(-1)[0] / (a.view(-1)[0] + 100.0)), b, out=y)
