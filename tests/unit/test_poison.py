@@ -10,10 +10,10 @@ from workers.harness.poison import _GAPS, _SPARSE_BYTES, SMALL_BYTES, _ends, _fi
 
 @given(st.lists(st.integers(0, 4 * SMALL_BYTES), max_size=6), st.lists(st.integers(1, 4 * SMALL_BYTES), max_size=9))
 def test_memory_that_is_free_is_not_asked_for_again(sizes: list[int], free: list[int]) -> None:
-    lacking = _lacking(sizes, free)
+    lacking = _lacking(sizes, free, "cuda")
     wanted = [size for size in sizes if size for _ in range(4 if size <= SMALL_BYTES else 2)]
     assert sum(lacking) >= sum(wanted) - sum(free)
-    assert not _lacking(sizes, [*free, *lacking]), "the second call needs no more than the first has left"
+    assert not _lacking(sizes, [*free, *lacking], "cuda"), "the second call needs no more than the first has left"
 
 
 @given(st.integers(129, 2**17), st.sampled_from([0xFF, 0x4B]))

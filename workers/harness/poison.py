@@ -10,6 +10,8 @@ from torch import Tensor
 
 #: Memory up to this size is poisoned in more pieces: the allocator keeps small blocks apart, bytes.
 SMALL_BYTES = 2**20
+#: Most pieces of one size.
+MOST_SMALL = 64
 #: Most free memory of torch's allocator that is filled before a call, blocks and bytes.
 MAX_BLOCKS, MAX_POOL_BYTES = 256, 2 * 2**30
 #: Every so many bytes there is one that is zero; in blocks larger than this the zeros are farther apart, bytes.
@@ -19,7 +21,7 @@ _GAPS, _SPARSE_BYTES = range(41, 90), 2**24
 def poison(device: str, sizes: list[int], pattern: int) -> None:
     """Leave a pattern in memory that the allocator will hand out next, so that nobody finds old results there."""
     free = _free_blocks(device)
-    places = [*free, *_lacking(sizes, free)]
+    places = [*free, *_lacking(sizes, free, device)]
     ends = _ends(sizes, places)
     blocks = [_filled(size, pattern, device, ends.get(size, ())) for size in places]
     blocks.clear()
@@ -47,13 +49,20 @@ def _filled(size: int, pattern: int, device: str, ends: Iterable[int] = ()) -> T
     return block
 
 
-def _lacking(sizes: list[int], free: list[int]) -> list[int]:
+def _blocks_of(size: int, device: str) -> int:
+    """Say in how many blocks the next output of a size may come to lie; the allocator of a CPU has many small ones."""
+    if size > SMALL_BYTES:
+        return 2
+    return 4 if device == "cuda" else max(min(MOST_SMALL, SMALL_BYTES // size), 4)
+
+
+def _lacking(sizes: list[int], free: list[int], device: str) -> list[int]:
     """List what outputs of these sizes may need beyond the free blocks, the smallest that fits taken for each.
 
     More would be free afterwards, and filled in the next call, and so on from call to call.
     """
     there, lacking = sorted(free), list[int]()
-    wanted = [size for size in sizes if size for _ in range(4 if size <= SMALL_BYTES else 2)]
+    wanted = [size for size in sizes if size for _ in range(_blocks_of(size, device))]
     for size in sorted(wanted, reverse=True):
         place = bisect.bisect_left(there, size)
         if place < len(there):
