@@ -138,7 +138,7 @@ DISHONEST = {
         honest_with(
             "        rows, columns",
             "        self.calls = getattr(self, 'calls', 0) + 1\n"
-            "        if self.calls > 8:\n            return self.y\n"
+            "        if self.calls > 14:\n            return self.y\n"
             "        rows, columns",
         ).replace("        return y", "        self.y = y\n        return y"),
         "B5",
