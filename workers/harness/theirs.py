@@ -8,6 +8,7 @@ import contextlib
 import importlib.util
 import sys
 import traceback
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
@@ -76,6 +77,10 @@ def unboxed(box: list[Any], inputs: list[Tensor], model: Any) -> tuple[Any, list
     return skeleton, codes_of(outputs, inputs, model), plain(outputs)
 
 
+#: The dictionary of a module, whatever its class has in the place of `__dict__`.
+_HELD = nn.Module.__dict__["__dict__"].__get__
+
+
 def codes_of(outputs: list[Tensor], inputs: list[Tensor], model: Any) -> list[str]:
     """Say what is wrong with outputs, by the codes of `integrity.OUTPUT_RULES`, and with what became of inputs."""
     parameters = [tensor for _, is_parameter, tensor in _named_state(model) if is_parameter]
@@ -134,19 +139,21 @@ def _named_state(model: Any) -> list[tuple[str, bool, Tensor]]:
 def _gather(module: nn.Module, prefix: str, there: dict[int, tuple[str, bool, Tensor]], seen: set[int]) -> None:
     """Collect what a module and those within it hold, each tensor once; no method of theirs is called: it may count."""
     seen.add(id(module))
-    held = vars(module)
+    held = _HELD(module)
     for is_parameter, kind in ((True, "_parameters"), (False, "_buffers")):
         for name, tensor in _plain_items(held.get(kind)):
             if integrity.is_plain(tensor):
                 there.setdefault(id(tensor), (f"{prefix}{name}", is_parameter, tensor))
     for name, inner in _plain_items(held.get("_modules")):
-        if isinstance(inner, nn.Module) and id(inner) not in seen:
+        if issubclass(type(inner), nn.Module) and id(inner) not in seen:
             _gather(inner, f"{prefix}{name}.", there, seen)
 
 
 def _plain_items(held: object) -> list[tuple[str, Any]]:
     """List what a dictionary holds by strings; nothing of what is no plain dictionary."""
-    return [(name, value) for name, value in held.items() if type(name) is str] if type(held) is dict else []
+    if type(held) is not dict and type(held) is not OrderedDict:
+        return []
+    return [(name, value) for name, value in dict.items(held) if type(name) is str]
 
 
 def failure(error: BaseException, operation: str, query: Callable[[], object]) -> dict[str, Any]:
