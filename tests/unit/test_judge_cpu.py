@@ -34,7 +34,7 @@ def test_an_honest_kernel_is_correct_clean_and_its_own(bench: Bench, name: str) 
     evaluation = bench.judge(builtin(name), source, trials=3, timing_budget_s=0.1)
     assert (evaluation.outcome, evaluation.integrity) == (Outcome.CORRECT, Integrity.CLEAN), evaluation
     assert evaluation.profile_ratio is not None
-    assert evaluation.profile_ratio > 0.5, "wall time here, which others on the machine take part of"
+    assert evaluation.profile_ratio > 0.8, "wall time here, which others on the machine take part of"
     assert evaluation.profile is not None
     assert evaluation.profile.launches >= 1
     assert evaluation.correctness is not None

@@ -34,8 +34,7 @@ def seeded() -> Iterator[None]:
 
 def change(tensor: Tensor, how: probe.Change) -> Tensor:
     moved = probe.changed([tensor], how, Random())
-    assert moved is not None
-    (result,) = moved
+    (result,) = moved or [tensor]
     assert isinstance(result, Tensor)
     return result
 
@@ -134,6 +133,8 @@ def test_what_inputs_may_be_is_kept() -> None:
         edges = change(torch.arange(16.0), how)
         assert bool((edges.diff() >= 0).all())
     assert not same_bits(change(symmetric, probe.one_element), symmetric)
+    assert probe.changed([symmetric], probe.one_row, Random()) is None, "what changes nothing is no probe"
+    assert probe.changed([torch.rand(64, 64)], probe.amplified, Random()) is None
     drawn = torch.randn(4, 64)
     different = change(drawn, probe.one_element).unique()  # type: ignore[no-untyped-call]
     assert len(different) == drawn.numel(), "a new tie has no order"

@@ -45,7 +45,10 @@ class Recipe(NamedTuple):
 
 
 def changed(inputs: Sequence[Any], change: Change, draw: Random) -> list[Any] | None:
-    """Return copies of `inputs` with `change` made to one floating-point tensor of them; None when there is none."""
+    """Return copies of `inputs` with `change` made to one floating-point tensor of them.
+
+    None when there is none, or when the change leaves it as it is: then nothing is probed.
+    """
     skeletons, tensors, _, _ = pack_inputs(inputs)
     copies = [tensor.clone() for tensor in tensors]
     # fp8 can be neither compared nor sorted in torch.
@@ -55,7 +58,10 @@ def changed(inputs: Sequence[Any], change: Change, draw: Random) -> list[Any] | 
         return None
     chosen = draw.choice(open_to_change)
     plain = chosen.contiguous()
+    before = plain.clone()
     change(plain, draw)
+    if integrity.same_bits(before, plain):
+        return None
     chosen.copy_(plain)
     return [unflatten(skeleton, copies) for skeleton in skeletons]
 
@@ -107,8 +113,8 @@ def one_element(tensor: Tensor, draw: Random) -> None:
     """
     flat = tensor.view(-1)
     index = draw.randrange(tensor.numel())
-    if not bool(flat[index]) and bool(flat.any()):
-        index = int(flat.nonzero()[draw.randrange(int(flat.count_nonzero()))])
+    if not bool(flat[index]) and len(places := flat.nonzero()):
+        index = int(places[draw.randrange(len(places))])
     low, high = flat.min(), flat.max()
     extreme = low if flat[index] - low > high - flat[index] else high
     value = extreme if is_few(flat) else extreme + _SHORT * (flat[index] - extreme)
