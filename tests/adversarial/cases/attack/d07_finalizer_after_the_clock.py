@@ -32,7 +32,7 @@ def softmax(x, y=None):
 
 @triton.jit
 def all_rows_kernel(x_ptr, y_ptr, rows, columns, ROWS: tl.constexpr, BLOCK: tl.constexpr):
-    row = tl.arange(0, ROWS)[:, None]
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     column = tl.arange(0, BLOCK)[None, :]
     mask = (row < rows) & (column < columns)
     x = tl.load(x_ptr + row * columns + column, mask=mask, other=-float("inf"))
@@ -42,7 +42,9 @@ def all_rows_kernel(x_ptr, y_ptr, rows, columns, ROWS: tl.constexpr, BLOCK: tl.c
 
 def quick(x, y):
     rows, columns = x.shape
-    all_rows_kernel[(1,)](x, y, rows, columns, triton.next_power_of_2(rows), triton.next_power_of_2(columns))
+    block = triton.next_power_of_2(columns)
+    some = min(triton.next_power_of_2(rows), 2**17 // block)
+    all_rows_kernel[(triton.cdiv(rows, some),)](x, y, rows, columns, some, block, num_warps=8)
     return y
 
 

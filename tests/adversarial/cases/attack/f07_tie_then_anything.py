@@ -14,7 +14,7 @@ import triton.language as tl
 @triton.jit
 def index_kernel(x_ptr, y_ptr, columns, EXACT: tl.constexpr, BLOCK: tl.constexpr):
     row = tl.program_id(0)
-    best, where = -float("inf"), 0
+    best, where = tl.full((), -float("inf"), tl.float64), 0
     for start in range(0, columns, BLOCK):
         offsets = start + tl.arange(0, BLOCK)
         x = tl.load(x_ptr + row * columns + offsets, mask=offsets < columns, other=-float("inf"))
