@@ -73,12 +73,13 @@ STEPS = (
         for lanes in (1, 3)
     ),
     Step("attacks", f"{_SUITE} --only attack", 480),
-    Step("honest", f"{_SUITE} --only honest --repeat 3", 400),
+    Step("honest", f"{_SUITE} --only honest --repeat 3", 480),
     Step("stopwatch", "benchmarks/stopwatch.py --device DEVICE --repeats 20 --seconds SECONDS --json OUT", 300),
     Step("requests", "benchmarks/requests.py --device DEVICE --repeats 5", 60),
     Step("engines_float32", f"{_ENGINES} --dtype float32", 240),
     Step("engines_bfloat16", f"{_ENGINES} --dtype bfloat16", 240),
-    Step("train_by_vllm", f"-m drkernel_q train {_LITTLE} --device DEVICE --out FOLDER", 300),
+    # it trains and samples on the first device, whichever judges
+    Step("train_by_vllm", f"-m drkernel_q train {_LITTLE} --device DEVICE --out FOLDER", 300, apart=True),
     Step("searches", f"{_SEARCHES} --problems POLICY/heldout --problems builtin/1", 400),
     Step("claims", "-m benchmarks.claims evaluate --dir POLICY --device cuda --seconds SECONDS", 900, apart=True),
     Step("gpu_tests", "-m pytest -q --tb=short -m gpu tests/gpu --session-timeout SECONDS", 360),
