@@ -9,7 +9,8 @@ Stages, each a command; all but `evaluate` run anywhere, and each goes on where 
     claims train --dir DIR --facts DIR/guessed.parquet --name try   a rehearsal, to see where training leads
     claims sample --dir DIR --model A --model B ...                 the list again, by what those models write too
     claims coverage --dir DIR --model A ...                         the share of what they write that is in the list
-    claims evaluate --dir DIR --device cuda:0 --seconds 900         DIR/facts.parquet: what the queue finds of it
+    claims evaluate --dir DIR --device cuda:0 --seconds 900         DIR/facts.parquet: what the queue finds of it, in
+                                                                    place of the facts of an H200 that are kept
     claims train --dir DIR --jobs 12                                arms x seeds, figures, DIR/claims.json
     claims keep model|list --dir DIR                                keeps them in the repository (list: after `sample`)
 
@@ -34,7 +35,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.claims import kept
 from benchmarks.claims.found import claims
-from benchmarks.claims.kept import KERNELS
+from benchmarks.claims.kept import KERNELS, MEASURED
 from benchmarks.claims.measured import measure, request
 from benchmarks.claims.subset import CHOICE, Choice, conversations, read_subset, subset
 from benchmarks.claims.written import TEMPERATURE, Guess, Order, Written, by_quality, covered, listed, written
@@ -239,7 +240,7 @@ def evaluate(
 
 @main.command()
 @_folder
-@click.option("--facts", "files", multiple=True, type=click.Path(path_type=Path), help="Default: DIR/facts.parquet.")
+@click.option("--facts", "files", multiple=True, type=click.Path(path_type=Path), help="Default: see above.")
 @click.option("--jobs", default=12, show_default=True, help="Runs at once.")
 @click.option("--arms", help="Only these, by comma.")
 @click.option("--seeds", default="0,1,2", show_default=True, help="Seeds, by comma.")
@@ -247,18 +248,22 @@ def evaluate(
 @click.option("--name", default="claims", show_default=True, help="Name of the ablation; another for other settings.")
 @click.option("--learn-on", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="For all runs.")
 def train(folder: Path, files: tuple[Path, ...], jobs: int, learn_on: str, name: str, **options: Any) -> None:
-    """Train every arm over every seed, from recorded facts alone, and say what of the claims is there."""
+    """Train every arm over every seed, from recorded facts alone, and say what of the claims is there.
+
+    The facts are DIR/facts.parquet, or, if nothing was measured in DIR, those of an H200 that are kept.
+    """
     began = time.monotonic()
+    files = files or ((folder / FACTS) if (folder / FACTS).exists() else MEASURED,)
     data = (folder / "runs-of" / name).absolute()
     data.mkdir(parents=True, exist_ok=True)
     with Store.open(f"sqlite:///{data / 'drkq.sqlite'}") as store:
         store.upgrade()
-        kinds = {kind for file in files or (folder / FACTS,) for kind in import_facts(store, file).device_kinds}
+        kinds = {kind for file in files for kind in import_facts(store, file).device_kinds}
     if len(kinds) != 1:
         raise click.ClickException(f"The facts are of {len(kinds)} kinds of device; they must be of one.")
     validation = {"base.validation.every_steps": 15, "base.validation.samples": 4}
     validation |= {"base.validation.problems": [str(folder / "heldout")]}
-    protocol = _protocol(files or (folder / FACTS,))
+    protocol = _protocol(files)
     sets = [f"{key}={json.dumps(value)}" for key, value in {**validation, **protocol}.items()] + list(options["sets"])
     chosen = ["--arms", options["arms"]] if options["arms"] else []
     where = ["--model", str(folder / "sft" / "model"), "--problems", str(folder / "train"), "--run", name]

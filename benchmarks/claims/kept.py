@@ -14,6 +14,8 @@ from benchmarks.claims.subset import CHOICE, read_choice, subset
 from policy.model.model import load_model, save_model
 
 KEPT = Path(__file__).parent / "policy"
+#: What an H200 said of the kernels of the list.
+MEASURED = Path(__file__).parents[1] / "facts" / "claims.parquet"
 MODEL, KERNELS = Path("sft/model"), "kernels.jsonl"
 _LIST = f"{KERNELS}.gz"
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from benchmarks.claims.kept import MEASURED, restore
 from drkernel_q import rules
 from drkernel_q.curriculum import Quality, generate
 from drkernel_q.evaluation import Evaluation, Integrity, Outcome
@@ -39,9 +40,10 @@ def facts() -> dict[str, list[Evaluation]]:
 
 
 @pytest.mark.slow
-def test_they_are_imported_as_facts_of_their_device(store: Store) -> None:
-    done = import_facts(store, FACTS)
-    assert (done.added, done.device_kinds) == (413, (H200,))
+@pytest.mark.parametrize(("file", "count"), [(FACTS, 413), (MEASURED, 1529)])
+def test_they_are_imported_as_facts_of_their_device(store: Store, file: Path, count: int) -> None:
+    done = import_facts(store, file)
+    assert (done.added, done.device_kinds) == (count, (H200,))
 
 
 @pytest.mark.parametrize("kind", ["", "product "])
@@ -75,3 +77,26 @@ def test_the_rules_of_today_come_to_the_same(facts: dict[str, list[Evaluation]])
     for evaluations in facts.values():
         for evaluation in evaluations:
             assert evaluation.revised(rules.judge(evaluation)) == evaluation
+
+
+def test_what_a_policy_wrote_is_what_its_quality_says(tmp_path: Path) -> None:
+    """The facts that the claims are trained on are of the kernels that are kept beside the policy."""
+    restore(tmp_path / "kept")
+    lines = (tmp_path / "kept" / "kernels.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = {(row["problem_source"], row["kernel_source"]): row["quality"] for row in map(json.loads, lines)}
+    found: dict[str | None, list[Evaluation]] = defaultdict(list)
+    for fact in pq.read_table(MEASURED).to_pylist():
+        found[rows[fact["problem_source"], fact["kernel_source"]]].append(load(json.loads(fact["document"])))
+    for quality in (Quality.FUSED, Quality.PARTIAL, Quality.LAZY, Quality.NAIVE):
+        assert found[quality]
+        assert all(each.honest_and_correct for each in found[quality])
+    assert all(each.speedup is not None and each.speedup > 1.2 for each in found[Quality.FUSED])
+    assert {each.integrity for each in found[Quality.DECOY]} == {Integrity.REJECTED}
+    for quality in (Quality.BROKEN, Quality.EDGE, Quality.WRONG):
+        assert {each.outcome for each in found[quality]} <= {
+            Outcome.COMPILE_ERROR,
+            Outcome.RUNTIME_ERROR,
+            Outcome.WRONG_VALUE,
+        }
+    for evaluation in (each for some in found.values() for each in some):
+        assert evaluation.revised(rules.judge(evaluation)) == evaluation
