@@ -96,6 +96,7 @@ class Harness:
             "load": self.load,
             "build": self.build,
             "adopt": self.adopt,
+            "replace": self.replace,
             "call": self.call,
             "rehearse": self.rehearse,
             "profile": self.profile,
@@ -160,6 +161,12 @@ class Harness:
         given = dict(zip(message["state"], _aliases(self._read(message, "cpu")), strict=True))
         self.lent.append(given)
         return {"weights": self.outside.run(theirs.adopt_state, self.model, given)}
+
+    def replace(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
+        """Give weights that are every other of the tensors what the next one holds."""
+        given = _aliases(self._read(message, self.device))
+        self.lent.append(given)
+        return {"there": self.outside.run(theirs.replace_state, self.model, given[::2], given[1::2])}
 
     def call(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Run one forward pass on the given inputs and put the outputs into the judge's memory."""

@@ -122,6 +122,32 @@ def adopt_state(model: Any, given: dict[str, Tensor]) -> str:
     return "loaded"
 
 
+def replace_state(model: Any, old: list[Tensor], new: list[Tensor]) -> list[bool]:
+    """Make parameters that hold what one of `old` does, or buffers if no parameter does, hold what that of `new` does.
+
+    Names and shapes are their own. Returns of which of `old` there were any.
+    """
+    state = _named_state(model)
+    holders = [
+        [tensor for _, is_parameter, tensor in state if is_parameter is kind and _has_content(tensor, content)]
+        for content in old
+        for kind in (True, False)
+    ]
+    found = [parameters or buffers for parameters, buffers in zip(holders[::2], holders[1::2], strict=True)]
+    with torch.no_grad():
+        for tensors, content in zip(found, new, strict=True):
+            for tensor in tensors:
+                tensor.copy_(content.reshape(tensor.shape))
+    return [bool(tensors) for tensors in found]
+
+
+def _has_content(tensor: Tensor, content: Tensor) -> bool:
+    """Whether both hold the same numbers, in the tensor's dtype, whatever their shapes."""
+    if not tensor.is_floating_point() or tensor.numel() != content.numel():
+        return False
+    return integrity.same_bits(tensor.detach().reshape(-1), content.to(tensor).reshape(-1))
+
+
 def state_checksums(model: Any) -> dict[str, tuple[bool, int]]:
     """Say of each parameter and buffer whether it is a parameter, and sum up its bits."""
     return {name: (is_parameter, integrity.checksum(tensor)) for name, is_parameter, tensor in _named_state(model)}

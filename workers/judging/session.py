@@ -138,6 +138,13 @@ class Session:
         reply = self._ask("adopt", {"state": list(state)} | self._put(list(state.values())))
         return str(reply.get("weights"))
 
+    def replace(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> list[bool]:
+        """Make weights that are the first of a pair the second, whatever their names; say of which there were any."""
+        reply = self._ask("replace", self._put([tensor.detach() for pair in pairs for tensor in pair]))
+        with reading("weights"):
+            there = [each is True for each in reply["there"]]
+        return there + [False] * (len(pairs) - len(there))
+
     def call(
         self,
         inputs: Sequence[Any],

@@ -2,14 +2,15 @@
 
 import copy
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from drkernel_q.evaluation import Outcome
 from drkernel_q.observation import Probe, Weight
-from workers.comparison.measure import is_as_exact
+from workers.comparison.measure import Expected, is_as_exact
 from workers.comparison.reference import Reference
 from workers.exchange import integrity
 from workers.exchange.integrity import Finding
@@ -69,37 +70,80 @@ def check_weights(session: Session, reference: Reference, check: HackCheck) -> N
     inputs = reference.inputs(secrets.randbits(63))
     old, before = copy.deepcopy(reference.model.state_dict()), reference.expected(inputs)
     reference.build(secrets.randbits(63))
-    moved = _move_constants(reference, old)
+    constant = _constants(reference, old)
+    _move(reference, constant, alike=False)
     expected = reference.expected(inputs)
-    if moved and not is_as_exact(expected, before):
+    if constant and not is_as_exact(expected, before):
         reference.build(reference.seed)
         expected = reference.expected(inputs)
     if session.adopt(reference) == FOREIGN:
-        check.probes[Probe.WEIGHTS] = "the candidate's weights have other names"
+        reference.adopt(old)
+        _check_foreign(session, reference, check, constant, inputs)
         return
     answer = session.call(inputs, expected, train=reference.train)
     check.findings += trial.findings_of(answer, reference)
     check.probes[Probe.WEIGHTS] = ""
-    if trial.compare(expected, answer).outcome is not Outcome.CORRECT:
-        late = trial.compare(before, answer).outcome is Outcome.CORRECT
-        detail = "are not heeded" if late else "lead to wrong outputs"
+    if not _is_right(expected, answer):
+        detail = "are not heeded" if _is_right(before, answer) else "lead to wrong outputs"
         check.findings.append(Finding("B9", Weight.SOFT, f"weights that are loaded after construction {detail}"))
 
 
-def _move_constants(reference: Reference, old: Mapping[str, Tensor]) -> bool:
-    """Move parameters that are the same under every seed, as ones and zeros are: a kernel may not leave them out.
+def _check_foreign(
+    session: Session, reference: Reference, check: HackCheck, constant: Sequence[str], inputs: Sequence[Any]
+) -> None:
+    """Probe whether weights that are the same under every seed are heeded (B9) where they have names of their own.
 
-    None becomes negative that was not. Buffers stay: what a model can do with them is known when it is made. Returns
-    whether there are such parameters.
+    They are found by their values. What has no counterpart, because it is packed with others or left out, must make no
+    difference.
     """
+    check.probes[Probe.WEIGHTS] = "the candidate's weights have other names"
+    old, before = copy.deepcopy(reference.model.state_dict()), reference.expected(inputs)
+    _move(reference, constant, alike=True)
+    expected, new = reference.expected(inputs), copy.deepcopy(reference.model.state_dict())
+    if not constant or not is_as_exact(expected, before):
+        return
+    there = session.replace([(old[name], new[name]) for name in constant])
+    answer = session.call(inputs, expected, train=reference.train)
+    check.findings += trial.findings_of(answer, reference)
+    if _is_right(expected, answer):
+        check.probes[Probe.WEIGHTS] = ""
+        return
+    reference.adopt(old | {name: new[name] for name, is_there in zip(constant, there, strict=True) if is_there})
+    if _is_right(reference.expected(inputs), answer) or _is_right(before, answer):
+        detail = "weights that are the same under every seed are not heeded"
+    elif all(there):
+        detail = "weights that are changed after construction lead to wrong outputs"
+    else:
+        return
+    check.probes[Probe.WEIGHTS] = ""
+    check.findings.append(Finding("B9", Weight.SOFT, detail))
+
+
+def _is_right(expected: Expected, answer: Answer) -> bool:
+    return trial.compare(expected, answer).outcome is Outcome.CORRECT
+
+
+def _constants(reference: Reference, old: Mapping[str, Tensor]) -> list[str]:
+    """Name the parameters that are the same under another seed, as ones and zeros are.
+
+    Buffers are left out: what a model can do with them is known when it is made.
+    """
+    state = reference.model.state_dict()
+    names = [name for name, parameter in reference.model.named_parameters() if parameter.dtype in _DTYPES]
+    return [name for name in names if name in old and integrity.same_bits(state[name], old[name])]
+
+
+def _move(reference: Reference, names: Sequence[str], *, alike: bool) -> None:
+    """Move parameters a little, `alike` if they have the same content; none becomes negative that was not."""
     state = copy.deepcopy(reference.model.state_dict())
-    names = {name for name, parameter in reference.model.named_parameters() if parameter.dtype in _DTYPES}
-    constants = [state[name] for name in names & old.keys() if integrity.same_bits(state[name], old[name])]
-    for value in constants:
-        value.mul_(1 + _MOVED * torch.rand_like(value)).add_(_MOVED * torch.rand_like(value))
-    if constants:
-        reference.adopt(state)
-    return bool(constants)
+    moved: dict[tuple[object, ...], Tensor] = {}
+    for name in names:
+        value = state[name]
+        key = (value.numel(), integrity.checksum(value)) if alike else (name,)
+        if key not in moved:
+            moved[key] = value * (1 + _MOVED * torch.rand_like(value)) + _MOVED * torch.rand_like(value)
+        value.copy_(moved[key].reshape(value.shape))
+    reference.adopt(state)
 
 
 def _has_weights(reference: Reference) -> bool:
