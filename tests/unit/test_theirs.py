@@ -35,3 +35,28 @@ def test_no_method_of_a_model_is_called_for_its_state() -> None:
     assert {name for name in before if before[name] != after[name]} == {"inner.bias"}
     assert before["seen"][0] is False
     assert before["inner.bias"][0] is True
+
+
+class Packed(nn.Module):
+    """Holds one weight under another name and shape, one as a buffer, and one that is packed with another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1, 4))
+        self.other = nn.Parameter(torch.full((4,), 2.0))
+        self.both = nn.Parameter(torch.cat([torch.zeros(5), torch.ones(5)]))
+        self.register_buffer("gate", torch.zeros((), dtype=torch.float16))
+        self.register_buffer("ones", torch.ones(4))
+
+
+def test_weights_are_replaced_by_their_contents() -> None:
+    model = Packed()
+    old = [torch.ones(4), torch.zeros(1), torch.ones(5)]
+    new = [torch.arange(4.0), torch.full((1,), 0.5), torch.full((5,), 3.0)]
+    assert theirs.replace_state(model, old, new) == [True, True, False]
+    assert model.scale.tolist() == [[0.0, 1.0, 2.0, 3.0]]
+    assert model.other.tolist() == [2.0] * 4
+    assert model.both.tolist() == [0.0] * 5 + [1.0] * 5
+    assert float(model.gate) == 0.5
+    assert model.ones.tolist() == [1.0] * 4, "a buffer stays where a parameter has what it holds"
+    assert model.scale.requires_grad

@@ -30,6 +30,7 @@ from workers.exchange.shared import TensorSpec, flatten, layout, specs_from, unf
 from workers.exchange.stopwatch import Job, Stopwatch, keep
 from workers.harness import theirs
 from workers.harness.launch import Launcher, record_loads
+from workers.harness.lent import aliases_of, rewrite
 from workers.harness.outside import Outside, OutsideFailed
 from workers.harness.poison import poison
 from workers.harness.profiler import Profiler, built_kernels
@@ -145,7 +146,7 @@ class Harness:
 
     def build(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Make `ModelNew` under the seed of the weights, and give it the reference's state where the names fit."""
-        tensors = _aliases(self._read(message, "cpu"))
+        tensors = aliases_of(self._read(message, "cpu"))
         arguments = unflatten(message["arguments"], tensors)
         given = dict(zip(message["state"], tensors[len(tensors) - len(message["state"]) :], strict=True))
         old, self.model = [self.model], None
@@ -158,22 +159,22 @@ class Harness:
 
     def adopt(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Load another state into the model that there is."""
-        given = dict(zip(message["state"], _aliases(self._read(message, "cpu")), strict=True))
+        given = dict(zip(message["state"], aliases_of(self._read(message, "cpu")), strict=True))
         self.lent.append(given)
         return {"weights": self.outside.run(theirs.adopt_state, self.model, given)}
 
     def replace(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Give weights that are every other of the tensors what the next one holds."""
-        given = _aliases(self._read(message, self.device))
+        given = aliases_of(self._read(message, self.device))
         self.lent.append(given)
         return {"there": self.outside.run(theirs.replace_state, self.model, given[::2], given[1::2])}
 
     def call(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Run one forward pass on the given inputs and put the outputs into the judge's memory."""
         fresh = self._read(message, self.device)
-        if not (message["reuse"] and _rewrite(self.tensors, fresh)):
+        if not (message["reuse"] and rewrite(self.tensors, fresh)):
             self.lent.append(self.aliases)
-            self.tensors, self.aliases = fresh, _aliases(fresh)
+            self.tensors, self.aliases = fresh, aliases_of(fresh)
         inputs = self._lend(message["inputs"], self.aliases)
         pristine = list(map(integrity.checksum, self.tensors))
         self._set_mode(train=message["train"])
@@ -225,7 +226,7 @@ class Harness:
 
     def rehearse(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Run one forward pass that nobody looks at; the first Triton function is launched when the judge says so."""
-        inputs = self._lend(message["inputs"], _aliases(self._read(message, self.device)))
+        inputs = self._lend(message["inputs"], aliases_of(self._read(message, self.device)))
         self._set_mode(train=message["train"])
         try:
             with self.launcher.held(functools.partial(theirs.held, self.write, os.read, fds[0])):
@@ -260,7 +261,7 @@ class Harness:
         self.specs = specs_from(message["tensors"], self.source.size)
         self.lent += [aliases for _, aliases in self.slots]
         buffers = [self.source.read(self.specs, self.device) for _ in range(message["slots"])]
-        self.slots = [(tensors, _aliases(tensors)) for tensors in buffers]
+        self.slots = [(tensors, aliases_of(tensors)) for tensors in buffers]
         self.lent += self.recent
         self.recent = deque()
         return {}
@@ -345,22 +346,6 @@ class Harness:
             return {"shapes": shapes, "tensors": None}
         sink.write(specs, outputs)
         return {"shapes": shapes, "tensors": [list(spec) for spec in specs]}
-
-
-def _aliases(tensors: list[Tensor]) -> list[Tensor]:
-    """Make other objects of the same tensors: same memory, same version counters."""
-    return [tensor.detach() for tensor in tensors]
-
-
-def _rewrite(old: list[Tensor], new: list[Tensor]) -> bool:
-    """Put new contents into old tensors behind their backs: same addresses, same version counters; False if unlike."""
-    if [(tensor.shape, tensor.dtype, tensor.stride()) for tensor in old] != [
-        (tensor.shape, tensor.dtype, tensor.stride()) for tensor in new
-    ]:
-        return False
-    for tensor, content in zip(old, new, strict=True):
-        tensor.data.copy_(content)
-    return True
 
 
 def _is_open(fd: int) -> bool:
