@@ -77,7 +77,7 @@ def test_another_structure_keeps_zeros_and_symmetry() -> None:
 
 
 @pytest.mark.parametrize("make", LAYOUTS.values(), ids=LAYOUTS)
-def test_the_middle_half_is_amplified(make: Callable[[], Tensor]) -> None:
+def test_half_of_the_rows_is_amplified(make: Callable[[], Tensor]) -> None:
     tensor = make()
     moved = change(tensor, probe.amplified)
     if tensor.min() >= -1.5 or tensor.max() <= 1.5:
@@ -86,6 +86,14 @@ def test_the_middle_half_is_amplified(make: Callable[[], Tensor]) -> None:
     factors = (moved / tensor).flatten()
     assert set(factors.tolist()) <= {1.0, 16.0}
     assert 0.25 <= float((factors == 16).double().mean()) <= 0.75
+
+
+def test_no_half_of_the_rows_has_the_mean_of_all() -> None:
+    apart = []
+    for _ in range(30):
+        sizes = change(torch.randn(4096), probe.amplified).abs()
+        apart.append(abs(float(sizes[:2048].mean() / sizes.mean()) - 1))
+    assert sum(each > 0.05 for each in apart) >= 20
 
 
 def test_values_that_look_bounded_are_not_amplified() -> None:

@@ -177,17 +177,20 @@ def _rows(tensor: Tensor) -> Tensor:
     return tensor.view(-1, tensor.shape[-1]) if tensor.dim() > 1 and tensor.shape[-1] > 1 else tensor.view(1, -1)
 
 
-def amplified(tensor: Tensor, _draw: Random) -> None:
-    """Amplify the middle half of the rows sixteenfold, if the values look unbounded (below -1.5 and above 1.5).
+def amplified(tensor: Tensor, draw: Random) -> None:
+    """Amplify half of the rows sixteenfold, if the values look unbounded (below -1.5 and above 1.5).
 
-    Symmetric matrices and grids stay as they are.
+    They lie beside each other, at a random place, so that no part of the rows has the mean of all of them. Symmetric
+    matrices and grids stay as they are.
     """
     if is_symmetric(tensor) or is_in_order(tensor):
         return
     if not (float(tensor.min()) < -_WIDE and float(tensor.max()) > _WIDE):
         return
     rows = tensor.reshape(-1, tensor.shape[-1]) if tensor.dim() > 1 else tensor.reshape(-1, 1)
-    rows[len(rows) // 4 : -(-3 * len(rows) // 4)] *= AMPLIFICATION
+    half = -(-len(rows) // 2)
+    start = draw.randrange(len(rows) - half + 1)
+    rows[start : start + half] *= AMPLIFICATION
 
 
 def share_changed(left: Sequence[Tensor], right: Sequence[Tensor], inputs: Sequence[Tensor]) -> float | None:
