@@ -8,6 +8,7 @@ trained policy (`--policy`, a folder that `python -m benchmarks.claims prepare` 
 (`--kernels`, which `benchmarks/kernelbench_folder.py` makes), and are left out without. What each prints is in
 `measured/NAME.log`, its last line is shown, and a line of JSON tells of each in `measured/runs.jsonl`: command, device,
 exit code, seconds. `--list` shows what there is; names choose.
+A benchmark whose program does not even show its help is named first, with the reason, and left out.
 """
 
 import json
@@ -19,6 +20,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
@@ -45,6 +47,13 @@ class Step(NamedTuple):
     def folders(self) -> set[str]:
         """Words of `FOLDERS` that it needs."""
         return {word for word in FOLDERS if word in self.command}
+
+    @property
+    def program(self) -> tuple[str, ...]:
+        """What is run, without its options."""
+        words = shlex.split(self.command)
+        options = (place for place, word in enumerate(words) if word.startswith("-") and word != "-m")
+        return tuple(words[: next(options, len(words))])
 
 
 _THROUGHPUT = "benchmarks/evaluate_throughput.py --device DEVICE"
@@ -188,6 +197,20 @@ def last_line(path: Path) -> str:
     return lines[-1][:300] if lines else "printed nothing"
 
 
+def broken(steps: Sequence[Step]) -> dict[tuple[str, ...], str]:
+    """Say why programs of steps cannot begin, by asking each for its help: what is missing is known at once."""
+    programs = list(dict.fromkeys(step.program for step in steps))
+    with ThreadPoolExecutor(8) as pool:
+        reasons = list(pool.map(_why_broken, programs))
+    return {program: reason for program, reason in zip(programs, reasons, strict=True) if reason}
+
+
+def _why_broken(program: Sequence[str]) -> str:
+    done = subprocess.run([sys.executable, *program, "--help"], capture_output=True, text=True, check=False)
+    lines = done.stderr.strip().splitlines() or [f"it ends with exit code {done.returncode}"]
+    return lines[-1] if done.returncode else ""
+
+
 def chosen(names: tuple[str, ...]) -> list[Step]:
     """Choose steps by name, in the order named; all without any.
 
@@ -227,14 +250,18 @@ def main(
     out.mkdir(parents=True, exist_ok=True)
     folders = {word: path for word, path in (("POLICY", policy), ("KERNELS", kernels)) if path is not None}
     campaign = Campaign(Site(devices, out, folders), seconds)
-    campaign.run(step for step in steps if step.folders <= set(folders))
+    cannot = broken(steps)
+    for step in steps:
+        if reason := cannot.get(step.program):
+            click.echo(f"{step.name}: not run: {reason}")
+    campaign.run(step for step in steps if step.folders <= set(folders) and step.program not in cannot)
     for step in campaign.left:
         click.echo(f"{step.name}: not run, {step.seconds:.0f} s did not fit")
     for step in steps:
         if lacking := step.folders - set(folders):
             click.echo(f"{step.name}: not run, it needs {' and '.join(FOLDERS[word] for word in sorted(lacking))}")
             campaign.left.append(step)
-    raise SystemExit(campaign.failed or bool(campaign.left))
+    raise SystemExit(campaign.failed or bool(campaign.left) or bool(cannot))
 
 
 if __name__ == "__main__":
