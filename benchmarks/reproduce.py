@@ -4,7 +4,7 @@
 one after the other, each with the seconds that it needs at most, and leaves out what no longer fits. With a second
 `--device` each takes the next one that is free, so two of them need half the time (and share the host, as workers of
 two devices do); a benchmark that wants a quiet host, or all devices, runs when nothing else does. Some ask for a
-trained policy (`--policy`, a folder that `python -m benchmarks.claims prepare` made) or for kernels for KernelBench
+trained policy (`--policy`, a folder that `python -m benchmarks.claims restore` made) or for kernels for KernelBench
 (`--kernels`, which `benchmarks/kernelbench_folder.py` makes), and are left out without. What each prints is in
 `measured/NAME.log`, its last line is shown, and a line of JSON tells of each in `measured/runs.jsonl`: command, device,
 exit code, seconds. `--list` shows what there is; names choose.
