@@ -58,19 +58,22 @@ class Panel(NamedTuple):
     metric: str
     by: str = "step"
     """What is on the x axis: `step`, or `turn` (then `metric` is the name before `/turn_N`)."""
+    bounds: tuple[float, float] = (0.0, math.inf)
+    """Least and largest value that there can be; intervals are drawn no farther."""
 
 
+_SHARE = (0.0, 1.0)
 PANELS = (
-    Panel("2", "hacks, share of evaluated", "rate/hack"),
-    Panel("2", "lazy, share of correct", "rate/lazy"),
-    Panel("4", "Fast@1, last turn", "fast_1/last"),
-    Panel("4", "Fast@1 by turn, end of training", "fast_1", "turn"),
-    Panel("4", "Fast@1 in validation, last turn", "validation/fast_1/last"),
-    Panel("4", "Fast@1 in validation by turn, end of training", "validation/fast_1", "turn"),
-    Panel("5", "Fast@1.2, last turn", "fast_1.2/last"),
-    Panel("5", "Fast@1.2 in validation, last turn", "validation/fast_1.2/last"),
-    Panel("5", "profile ratio of correct kernels", "pr/mean"),
-    Panel("5", "reward", "reward/mean"),
+    Panel("2", "hacks, share of evaluated", "rate/hack", bounds=_SHARE),
+    Panel("2", "lazy, share of correct", "rate/lazy", bounds=_SHARE),
+    Panel("4", "Fast@1, last turn", "fast_1/last", bounds=_SHARE),
+    Panel("4", "Fast@1 by turn, end of training", "fast_1", "turn", _SHARE),
+    Panel("4", "Fast@1 in validation, last turn", "validation/fast_1/last", bounds=_SHARE),
+    Panel("4", "Fast@1 in validation by turn, end of training", "validation/fast_1", "turn", _SHARE),
+    Panel("5", "Fast@1.2, last turn", "fast_1.2/last", bounds=_SHARE),
+    Panel("5", "Fast@1.2 in validation, last turn", "validation/fast_1.2/last", bounds=_SHARE),
+    Panel("5", "profile ratio of correct kernels", "pr/mean", bounds=_SHARE),
+    Panel("5", "reward", "reward/mean", bounds=(-math.inf, math.inf)),
     Panel("7", "entropy, nat", "policy/entropy"),
     Panel("7", "gradient norm", "policy/grad_norm"),
     Panel("7", "perplexity, sampler", "mrs/ppl_sampler"),
@@ -90,7 +93,7 @@ def estimate(values: Sequence[float]) -> OverSeeds:
 
 
 def curve(runs: Sequence[Series], panel: Panel, window: int = 1) -> list[Point]:
-    """Return the points of a panel, arm after arm; each seed is averaged over `window` steps before."""
+    """Return the points of a panel, arm after arm; each seed is averaged over the last `window` steps."""
     points = []
     for arm, same in _by_arm(runs).items():
         values: dict[int, list[float]] = {}
@@ -157,11 +160,17 @@ COLUMNS = ("figure", "metric", "by", "arm", "x", "mean", "low", "high", "seeds")
 def drawing(points: Mapping[Panel, Sequence[Point]]) -> dict[str, Any]:
     """Return a Vega-Lite document of these panels, side by side, two in a row; bands are the intervals."""
     panels = [_panel(panel, each) for panel, each in points.items() if each]
-    return {"$schema": SCHEMA, "concat": panels, "columns": 2, "config": {"view": {"stroke": None}}}
+    legend = {"orient": "top", "symbolOpacity": 1, "symbolType": "stroke", "labelLimit": 0}
+    return {
+        "$schema": SCHEMA,
+        "concat": panels,
+        "columns": 2,
+        "config": {"view": {"stroke": None}, "background": "white", "legend": legend},
+    }
 
 
 def _panel(panel: Panel, points: Iterable[Point]) -> dict[str, Any]:
-    values = [{"arm": each.arm, "x": each.x, **each.estimate._asdict()} for each in points]
+    values = [{"arm": each.arm, "x": each.x, **_within(each.estimate, panel.bounds)._asdict()} for each in points]
     x = {"field": "x", "type": "ordinal" if panel.by == "turn" else "quantitative", "title": panel.by}
     y = {"type": "quantitative", "title": panel.title, "scale": {"zero": False}}
     colour = {"color": {"field": "arm", "type": "nominal", "title": None, "sort": None}}
@@ -180,6 +189,11 @@ def _panel(panel: Panel, points: Iterable[Point]) -> dict[str, Any]:
     }
 
 
+def _within(found: OverSeeds, bounds: tuple[float, float]) -> OverSeeds:
+    low, high = (None if end is None else min(max(end, bounds[0]), bounds[1]) for end in (found.low, found.high))
+    return found._replace(low=low, high=high)
+
+
 def _by_arm(runs: Sequence[Series]) -> dict[str, list[Series]]:
     arms: dict[str, list[Series]] = {}
     for run in runs:
@@ -191,11 +205,8 @@ def _of_run(run: Series, panel: Panel, window: int) -> dict[int, float]:
     if panel.by == "turn":
         ends = {turn: at_the_end(run, f"{panel.metric}/turn_{turn}") for turn in range(1, run.turns + 1)}
         return {turn: value for turn, value in ends.items() if value is not None}
-    steps = list(_steps(run, panel.metric).items())
-    return {
-        step: fmean(value for _, value in steps[max(place - window + 1, 0) : place + 1])
-        for place, (step, _) in enumerate(steps)
-    }
+    steps = _steps(run, panel.metric)  # of validation there are few
+    return {last: fmean(value for step, value in steps.items() if last - window < step <= last) for last in steps}
 
 
 def _steps(run: Series, metric: str) -> dict[int, float]:

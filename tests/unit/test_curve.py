@@ -53,7 +53,17 @@ def test_a_curve_has_a_point_for_every_step_that_some_seed_has() -> None:
         ("b", 1, 7.0, 1),
     ]
     smooth = curve(runs[:1], REWARD, window=2)
-    assert [each.estimate.mean for each in smooth] == [1.0, 1.5, 3.0], "over steps that have the number"
+    assert [each.estimate.mean for each in smooth] == [1.0, 1.5, 4.0], "over the last two steps, as far as there are"
+
+
+def test_no_interval_is_drawn_beyond_what_there_can_be() -> None:
+    runs = [a_series("a", seed, [value], "rate/hack") for seed, value in enumerate((0.0, 0.1, 0.9))]
+    panel = next(each for each in PANELS if each.metric == "rate/hack")
+    points = curve(runs, panel)
+    assert points[0].estimate.low is not None
+    assert points[0].estimate.low < 0
+    (drawn,) = drawing({panel: points})["concat"][0]["data"]["values"]
+    assert (drawn["low"], drawn["high"]) == (0.0, 1.0)
 
 
 def test_the_last_turn_is_that_of_the_arm() -> None:
