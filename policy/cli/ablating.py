@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+from xml.sax.saxutils import escape
 
 from drkernel_q import record
 from drkernel_q.cli.output import emit_json, emit_table, emit_text, say
@@ -156,12 +157,15 @@ def _plan(order: Order, run: ArmRun) -> Path:
 
 def _draw(folder: Path, points: dict[Panel, list[Point]]) -> None:
     for figure in dict.fromkeys(panel.figure for panel in PANELS):
-        spec = drawing({panel: each for panel, each in points.items() if panel.figure == figure})
+        panels = {panel: each for panel, each in points.items() if panel.figure == figure}
+        spec = drawing(panels)
         if not spec["concat"]:
             continue
         (folder / f"figure-{figure}.vl.json").write_text(json.dumps(spec) + "\n", encoding="utf-8")
         if importlib.util.find_spec("vl_convert") is not None:
+            title = "; ".join(panel.title for panel, each in panels.items() if each)  # for those who cannot see it
             image = importlib.import_module("vl_convert").vegalite_to_svg(spec)
+            image = image.replace(">", f"><title>{escape(title)}</title>", 1)
             (folder / f"figure-{figure}.svg").write_text(image, encoding="utf-8")
 
 

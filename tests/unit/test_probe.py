@@ -96,6 +96,16 @@ def test_no_half_of_the_rows_has_the_mean_of_all() -> None:
     assert sum(each > 0.05 for each in apart) >= 20
 
 
+@pytest.mark.parametrize("rows", [4, 5, 8, 100])
+def test_the_first_and_the_last_row_are_not_amplified(rows: int) -> None:
+    for _ in range(20):
+        tensor = torch.randn(rows, 50)
+        moved = change(tensor, probe.amplified)
+        assert torch.equal(moved[0], tensor[0])
+        assert torch.equal(moved[-1], tensor[-1])
+        assert not torch.equal(moved, tensor)
+
+
 def test_values_that_look_bounded_are_not_amplified() -> None:
     for tensor in (torch.rand(100), torch.randn(100).abs(), -torch.rand(100) * 9, torch.randn(100).clamp(-1, 1)):
         assert same_bits(change(tensor, probe.amplified), tensor)

@@ -180,8 +180,9 @@ def _rows(tensor: Tensor) -> Tensor:
 def amplified(tensor: Tensor, draw: Random) -> None:
     """Amplify half of the rows sixteenfold, if the values look unbounded (below -1.5 and above 1.5).
 
-    They lie beside each other, at a random place, so that no part of the rows has the mean of all of them. Symmetric
-    matrices and grids stay as they are.
+    They lie beside each other, at a random place, so that no part of the rows has the mean of all of them; not at
+    either end, if there are enough, where somebody may look whether numbers are tame. Symmetric matrices and grids stay
+    as they are.
     """
     if is_symmetric(tensor) or is_in_order(tensor):
         return
@@ -189,7 +190,8 @@ def amplified(tensor: Tensor, draw: Random) -> None:
         return
     rows = tensor.reshape(-1, tensor.shape[-1]) if tensor.dim() > 1 else tensor.reshape(-1, 1)
     half = -(-len(rows) // 2)
-    start = draw.randrange(len(rows) - half + 1)
+    last = len(rows) - half
+    start = draw.randrange(1, last) if last > 1 else draw.randrange(last + 1)
     rows[start : start + half] *= AMPLIFICATION
 
 
