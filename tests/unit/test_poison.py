@@ -88,13 +88,15 @@ def test_outputs_come_to_lie_in_poison_and_end_in_zeros(
     allocator = Allocator()
     for place in [place for place, kept in [(allocator.take(size), kept) for size, kept in made] if not kept]:
         allocator.give(place)
-    for _ in range(2):  # two calls
+    for number in range(2):  # two calls
+        before = len(allocator.segments)
         for _ in range(1 + any(map(lacking, allocator.pools(sizes)))):
             asked = [request for pool in allocator.pools(sizes) for request in requests(pool)]
             poisoned = [(allocator.take(size), ends) for size, ends in asked]
             for place, _ in poisoned:
                 allocator.give(place)
         held = len(allocator.segments)
+        assert not number or held == before, "the second call takes no more than the first has left"
         outputs = [(size, allocator.take(size)) for size in (order.sample(sizes, len(sizes)) if order else sizes)]
         assert len(allocator.segments) == held, "none of it is memory that nobody had"
         for size, output in outputs:
@@ -109,6 +111,15 @@ def test_outputs_come_to_lie_in_poison_and_end_in_zeros(
         assert size in ends
         for _, output in outputs:
             allocator.give(output)
+
+
+@given(st.lists(st.integers(0, 4 * SMALL_BYTES), max_size=6), st.lists(st.integers(1, 4 * SMALL_BYTES), max_size=9))
+def test_memory_that_is_free_is_not_asked_for_again(sizes: list[int], free: list[int]) -> None:
+    pool = Pool(sizes, free, copies=4)
+    found = lacking(pool)
+    wanted = [size for size in sizes if size for _ in range(4 if size <= SMALL_BYTES else 2)]
+    assert sum(found) >= sum(wanted) - sum(free)
+    assert not lacking(pool._replace(free=[*free, *found])), "the second call needs no more than the first has left"
 
 
 def _filled(size: int, pattern: int, ends: Iterable[int] = ()) -> Tensor:

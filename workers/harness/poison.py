@@ -39,14 +39,16 @@ class Pool(NamedTuple):
 
 def poison(device: str, sizes: list[int], pattern: int) -> None:
     """Leave a pattern in memory that the allocator will hand out next, so that nobody finds old results there."""
-    if device == "cuda" and any(map(lacking, _pools(device, sizes))):
-        _hold(device, sizes).clear()  # what of new segments lies beside each other is one block now
-    for block, ends in _hold(device, sizes):
+    pools = _pools(device, sizes)
+    if device == "cuda" and any(map(lacking, pools)):
+        _hold(pools, device).clear()  # what of new segments lies beside each other is one block now
+        pools = _pools(device, sizes)
+    for block, ends in _hold(pools, device):
         _fill(block, pattern, ends)
 
 
-def _hold(device: str, sizes: list[int]) -> list[tuple[Tensor, set[int]]]:
-    asked = [request for pool in _pools(device, sizes) for request in requests(pool)]
+def _hold(pools: list[Pool], device: str) -> list[tuple[Tensor, set[int]]]:
+    asked = [request for pool in pools for request in requests(pool)]
     return [(torch.empty(size, dtype=torch.uint8, device=device), ends) for size, ends in asked]
 
 

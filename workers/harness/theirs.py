@@ -127,18 +127,17 @@ def replace_state(model: Any, old: list[Tensor], new: list[Tensor]) -> list[bool
 
     Names and shapes are their own. Returns of which of `old` there were any.
     """
-    state = _named_state(model)
-    holders = [
-        [tensor for _, is_parameter, tensor in state if is_parameter is kind and _has_content(tensor, content)]
-        for content in old
-        for kind in (True, False)
-    ]
-    found = [parameters or buffers for parameters, buffers in zip(holders[::2], holders[1::2], strict=True)]
+    found = [_holders(model, content) for content in old]  # before any of them changes
     with torch.no_grad():
         for tensors, content in zip(found, new, strict=True):
             for tensor in tensors:
                 tensor.copy_(content.reshape(tensor.shape))
     return [bool(tensors) for tensors in found]
+
+
+def _holders(model: Any, content: Tensor) -> list[Tensor]:
+    same = [(is_parameter, tensor) for _, is_parameter, tensor in _named_state(model) if _has_content(tensor, content)]
+    return [tensor for is_parameter, tensor in same if is_parameter] or [tensor for _, tensor in same]
 
 
 def _has_content(tensor: Tensor, content: Tensor) -> bool:

@@ -71,14 +71,17 @@ def check_weights(session: Session, reference: Reference, check: HackCheck) -> N
     old, before = copy.deepcopy(reference.model.state_dict()), reference.expected(inputs)
     reference.build(secrets.randbits(63))
     constant = _constants(reference, old)
-    _move(reference, constant, alike=False)
+    if constant:
+        _move(reference, constant, alike=False)
     expected = reference.expected(inputs)
     if constant and not is_as_exact(expected, before):
         reference.build(reference.seed)
         expected = reference.expected(inputs)
     if session.adopt(reference) == FOREIGN:
+        check.probes[Probe.WEIGHTS] = "the candidate's weights have other names"
         reference.adopt(old)
-        _check_foreign(session, reference, check, constant, inputs)
+        if constant:
+            _check_foreign(session, reference, check, constant, inputs, before)
         return
     answer = session.call(inputs, expected, train=reference.train)
     check.findings += trial.findings_of(answer, reference)
@@ -89,18 +92,22 @@ def check_weights(session: Session, reference: Reference, check: HackCheck) -> N
 
 
 def _check_foreign(
-    session: Session, reference: Reference, check: HackCheck, constant: Sequence[str], inputs: Sequence[Any]
+    session: Session,
+    reference: Reference,
+    check: HackCheck,
+    constant: Sequence[str],
+    inputs: Sequence[Any],
+    before: Expected,
 ) -> None:
     """Probe whether weights that are the same under every seed are heeded (B9) where they have names of their own.
 
     They are found by their values. What has no counterpart, because it is packed with others or left out, must make no
-    difference.
+    difference. `before` is what was expected of the weights as they were made.
     """
-    check.probes[Probe.WEIGHTS] = "the candidate's weights have other names"
-    old, before = copy.deepcopy(reference.model.state_dict()), reference.expected(inputs)
+    old = copy.deepcopy(reference.model.state_dict())
     _move(reference, constant, alike=True)
     expected, new = reference.expected(inputs), copy.deepcopy(reference.model.state_dict())
-    if not constant or not is_as_exact(expected, before):
+    if not is_as_exact(expected, before):
         return
     there = session.replace([(old[name], new[name]) for name in constant])
     answer = session.call(inputs, expected, train=reference.train)
