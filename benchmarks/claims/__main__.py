@@ -11,6 +11,7 @@ Stages, each a command; all but `evaluate` run anywhere, and each goes on where 
     claims coverage --dir DIR --model A ...                         the share of what they write that is in the list
     claims evaluate --dir DIR --device cuda:0 --seconds 900         DIR/facts.parquet: what the queue finds of it, in
                                                                     place of the facts of an H200 that are kept
+    claims qualities --dir DIR                                      what was found of kernels of each quality
     claims train --dir DIR --jobs 12                                arms x seeds, figures, DIR/claims.json
     claims keep model|list --dir DIR                                keeps them in the repository (list: after `sample`)
 
@@ -28,6 +29,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import click
@@ -41,11 +43,12 @@ from benchmarks.claims.subset import CHOICE, Choice, conversations, read_subset,
 from benchmarks.claims.written import TEMPERATURE, Guess, Order, Written, by_quality, covered, listed, written
 from drkernel_q.cli.output import emit_table, say
 from drkernel_q.curriculum.expected import NOWHERE
-from drkernel_q.evaluation import Protocol, Reply
+from drkernel_q.evaluation import Evaluation, Integrity, Outcome, Protocol, Reply
 from drkernel_q.settings import load_settings
 from drkernel_q.store import Store
 from drkernel_q.store.export import write_file, write_lines
 from drkernel_q.store.fact_file import import_facts
+from drkernel_q.store.facts import load
 from policy.config import load_config
 from policy.grading.ablation import AblationConfig, plan, series
 
@@ -240,6 +243,35 @@ def evaluate(
 
 @main.command()
 @_folder
+def qualities(folder: Path) -> None:
+    """Show what was found of the kernels of the list, by what they were meant to be."""
+    known = {(row["problem_source"], row["kernel_source"]): row["quality"] for row in _kernels(folder)}
+    found: dict[str, list[Evaluation]] = {}
+    for fact in pq.read_table(_measured(folder)).to_pylist():
+        quality = known.get((fact["problem_source"], fact["kernel_source"])) or "written"
+        found.setdefault(quality, []).append(load(json.loads(fact["document"])))
+    columns = ("quality", "kernels", "clean", "rejected", "not correct", "of 1.2x", "median speedup", "median s")
+    emit_table(columns, [_row(quality, found[quality]) for quality in sorted(found)])
+
+
+def _row(quality: str, found: Sequence[Evaluation]) -> tuple[str | int, ...]:
+    clean = [each for each in found if each.honest_and_correct]
+    speedups = [each.speedup for each in clean if each.speedup is not None]
+    correct = sum(each.outcome is Outcome.CORRECT for each in found)
+    rejected = sum(each.integrity is Integrity.REJECTED for each in found)
+    middle = f"{median(speedups):.2f}" if speedups else "-"
+    seconds = f"{median(each.durations_s['total'] for each in found):.1f}"
+    fast = sum(speedup >= 1.2 for speedup in speedups)
+    return quality, len(found), len(clean), rejected, len(found) - correct, fast, middle, seconds
+
+
+def _measured(folder: Path) -> Path:
+    """Return what was measured in a folder; if nothing was, what an H200 said."""
+    return folder / FACTS if (folder / FACTS).exists() else MEASURED
+
+
+@main.command()
+@_folder
 @click.option("--facts", "files", multiple=True, type=click.Path(path_type=Path), help="Default: see above.")
 @click.option("--jobs", default=12, show_default=True, help="Runs at once.")
 @click.option("--arms", help="Only these, by comma.")
@@ -253,7 +285,7 @@ def train(folder: Path, files: tuple[Path, ...], jobs: int, learn_on: str, name:
     The facts are DIR/facts.parquet, or, if nothing was measured in DIR, those of an H200 that are kept.
     """
     began = time.monotonic()
-    files = files or ((folder / FACTS) if (folder / FACTS).exists() else MEASURED,)
+    files = files or (_measured(folder),)
     data = (folder / "runs-of" / name).absolute()
     data.mkdir(parents=True, exist_ok=True)
     with Store.open(f"sqlite:///{data / 'drkq.sqlite'}") as store:
