@@ -136,7 +136,7 @@ def sized(problem: Problem, device: Device, sizes: dict[str, Constant]) -> Probl
 def examine_all(problems: dict[str, Problem], device: Device) -> Iterator[dict[str, Any]]:
     """Run references in a process of their own, as the judge does, and yield what each showed."""
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, context, initializer=enter_device, initargs=(device.type, device.mask)) as pool:
+    with ProcessPoolExecutor(1, context, initializer=enter_device, initargs=(device.type, device.environment)) as pool:
         for problem in problems.values():
             try:
                 yield pool.submit(examine, problem, device.type).result()

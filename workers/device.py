@@ -13,6 +13,10 @@ from drkernel_q.queue.routing import capabilities
 
 #: Most lanes that a device gets unasked: each holds device memory of its own.
 MOST_LANES = 3
+#: Queues of work that a process has to its device. The driver makes and destroys contexts one at a time for the whole
+#: host, and each queue takes its share of that: with the eight of each kind that it would make, two devices get 5
+#: contexts a second, and every evaluation needs two. Two leave room for two streams at a time. (docs/log.md)
+_CONNECTIONS = {"CUDA_DEVICE_MAX_CONNECTIONS": "2", "CUDA_DEVICE_MAX_COPY_CONNECTIONS": "1"}
 
 
 class Device(NamedTuple):
@@ -36,10 +40,14 @@ class Device(NamedTuple):
         return self.name.partition(":")[0]
 
     @property
-    def mask(self) -> dict[str, str]:
-        """Environment that shows a process this device and no other; it must be set before anything is imported."""
+    def environment(self) -> dict[str, str]:
+        """What a process that works on this device and sees no other has in its environment before it imports anything.
+
+        A number of connections that this process was given stays what it is.
+        """
         visible = self.identity if self.type == "cuda" else ""
-        return {"CUDA_VISIBLE_DEVICES": visible, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        connections = {name: os.environ.get(name, number) for name, number in _CONNECTIONS.items()}
+        return {"CUDA_VISIBLE_DEVICES": visible, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"} | connections
 
 
 def find_device(name: str) -> Device:

@@ -75,7 +75,7 @@ class Family:
         environment = {name: os.environ[name] for name in keep if name in os.environ}
         caches = {"TRITON_CACHE_DIR": cache / "triton", "TORCHINDUCTOR_CACHE_DIR": cache / "inductor", "HOME": cache}
         environment |= {name: str(path) for name, path in caches.items()}
-        return environment | _THREADS | self.device.mask | {"PYTHONUNBUFFERED": "1"}
+        return environment | _THREADS | self.device.environment | {"PYTHONUNBUFFERED": "1"}
 
     def wait_ready(self) -> None:
         """Wait until the zygote has imported everything; start one if there is none.

@@ -203,7 +203,7 @@ class Supervisor:
         command += ["-A", "workers.celery", "worker", "-P", "prefork", "-c", str(self.lanes)]
         command += ["-Q", ",".join(queues), "-n", f"{self.id}@{socket.gethostname()}", "--loglevel", "WARNING"]
         command += ["--without-gossip", "--without-mingle", "--without-heartbeat"]
-        environment = os.environ | self.device.mask
+        environment = os.environ | self.device.environment
         url, file = broker_url(self.settings), self.settings.broker_password_file
         if file is not None:  # then no environment shows the password
             environment["DRKQ_BROKER_PASSWORD_FILE"] = str(file.absolute())

@@ -390,6 +390,31 @@ def test_the_clean_environment_is_short(monkeypatch: pytest.MonkeyPatch) -> None
     assert not environment.keys() & {*SECRETS, "CELERY_X", "LD_LIBRARY_PATH", "TRITON_INTERPRET"}
 
 
+@pytest.mark.parametrize(
+    ("visible", "hidden"),
+    [("GPU-a", {1}), ("GPU-b", {0}), ("MIG-c", set()), ("", {0, 1})],
+)
+def test_other_gpus_are_hidden(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, visible: str, hidden: set[int]) -> None:
+    for minor, name in enumerate(("GPU-a", "GPU-b")):
+        folder = tmp_path / f"0000:00:0{minor}.0"
+        folder.mkdir()
+        text = f"Model: \t\t NVIDIA H200\nGPU UUID: \t {name}\nBus Location: \t 0000:00:06.0\nDevice Minor: \t {minor}"
+        (folder / "information").write_text(text)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert sandbox.hidden_devices(str(tmp_path)) == {f"/dev/nvidia{minor}" for minor in hidden}
+
+
+@pytest.mark.gpu
+@needs_landlock
+def test_a_candidate_opens_its_own_gpu_alone() -> None:
+    bench = Bench("cuda:0")
+    try:
+        found = seen(bench, "found = {str(n): can(open, f'/dev/nvidia{n}', 'rb') for n in range(8)}")
+    finally:
+        bench.close()
+    assert sum(found.values()) == 1, found
+
+
 @needs_root
 def test_two_workers_never_share_users() -> None:
     """A block of user ids is free again when the process that claimed it has died."""

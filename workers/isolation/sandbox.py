@@ -7,6 +7,7 @@ Not covered: the ioctl surface of the GPU driver, and side channels of a shared 
 """
 
 import fcntl
+import functools
 import glob
 import os
 import resource
@@ -74,6 +75,8 @@ def clean_environment(workdir: str) -> dict[str, str]:
         "CUDA_HOME",
         "CUDA_VISIBLE_DEVICES",
         "CUDA_DEVICE_ORDER",
+        "CUDA_DEVICE_MAX_CONNECTIONS",
+        "CUDA_DEVICE_MAX_COPY_CONNECTIONS",
     )
     environment = {name: os.environ[name] for name in keep if name in os.environ}
     environment |= {name: f"{workdir}/{name.lower()}" for name in caches}
@@ -148,12 +151,29 @@ def _own_processes() -> int:
 def _try_landlock(workdir: str) -> int | None:
     rules = [(path, linux.READ) for path in (*_READABLE, *code_paths())]
     rules += [(f"/proc/{name}", linux.READ) for name in _PROC]
-    rules += [(path, linux.DEVICE) for pattern in _DEVICES for path in glob.glob(pattern)]
+    devices = {path for pattern in _DEVICES for path in glob.glob(pattern)} - hidden_devices()
+    rules += [(path, linux.DEVICE) for path in devices]
     rules += [(f"/proc/{os.getpid()}", linux.WRITE), (workdir, linux.WRITE)]
     try:
         return linux.landlock_rules(rules)
     except OSError:
         return None
+
+
+@functools.cache
+def hidden_devices(driver: str = "/proc/driver/nvidia/gpus") -> frozenset[str]:
+    """List the GPUs that candidates of this process may not open: all but what CUDA_VISIBLE_DEVICES names by its UUID.
+
+    That is none where the driver knows no GPU of this name, since it is a part of one (MIG). The driver is slow to
+    tell, so a process that forks asks once for all of its children.
+    """
+    minors = {}
+    for path in glob.glob(f"{driver}/*/information"):
+        told = dict(line.split(":", 1) for line in Path(path).read_text().splitlines() if ":" in line)
+        minors[told["GPU UUID"].strip()] = told["Device Minor"].strip()
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    others = set(minors) - {visible} if visible in {*minors, ""} else set()
+    return frozenset(f"/dev/nvidia{minors[other]}" for other in others)
 
 
 def code_paths() -> list[str]:
