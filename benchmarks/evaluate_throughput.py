@@ -35,7 +35,7 @@ def variant(number: int) -> str:
     )
 
 
-def summary(found: list[tuple[float, Evaluation]], elapsed_s: float, shares: list[float]) -> dict[str, Any]:
+def summary(found: list[tuple[float, Evaluation]], elapsed_s: float) -> dict[str, Any]:
     """Add everything up."""
     durations = sorted(seconds for seconds, _ in found)
     stages: dict[str, list[float]] = {}
@@ -55,7 +55,6 @@ def summary(found: list[tuple[float, Evaluation]], elapsed_s: float, shares: lis
         "p95_s": round(durations[min(int(0.95 * len(durations)), len(durations) - 1)], 3),
         "stages_s": {stage: round(statistics.median(seconds), 3) for stage, seconds in stages.items()},
         "timed_share": round(alone_s / elapsed_s, 3),
-        "busy_share": busy_share(shares),
         "speedup": round(statistics.median(speedups), 4) if speedups else None,
         "speedup_cv_percent": round(100 * scatter, 2) if scatter is not None else None,
     }
@@ -90,7 +89,7 @@ def main(device: str, count: int, seconds: float, budget: float, lanes: int, che
     with watched(device) as shares:
         spread(benches, range(count), judge)
         elapsed_s = time.perf_counter() - started
-    figures = summary(found, elapsed_s, shares)
+    figures = summary(found, elapsed_s) | {"busy_share": busy_share(shares)}
     for bench in benches:
         bench.close()
     click.echo(json.dumps({"benchmark": "evaluate_throughput", "device": device, "lanes": len(benches)} | figures))
