@@ -33,6 +33,13 @@ class _Endpoint:
         self.server = server
         self.client = remote.connect(url)
         self.in_flight = 0
+        self.root = ""
+        """The model of a server that was given, as it says."""
+
+    @property
+    def model(self) -> str:
+        """What the server was started with."""
+        return self.root if self.server is None else self.server.model
 
     async def post(self, path: str, body: Mapping[str, Any]) -> Any:
         return await self.client.post(path, cast_to=object, body=body)
@@ -201,8 +208,11 @@ class VllmSampler:
         await self._reload(endpoint)
 
     def _starts_anew(self, endpoint: _Endpoint) -> bool:
-        """Whether its weights are swapped by a new start."""
-        return endpoint.server is not None and self._weights is not None and _is_tied(self._weights)
+        """Whether its weights are swapped by a new start.
+
+        Where the output layer is the embedding, vLLM may leave the output layer as it was (0.32 on a CPU does).
+        """
+        return endpoint.server is not None and any(map(_is_tied, (endpoint.model, self._weights or "")))
 
     async def pause(self) -> None:
         """Hold new completions back, and wait until the servers write nothing: the device is somebody else's."""
@@ -215,16 +225,13 @@ class VllmSampler:
         self._open.set()
 
     async def _reload(self, endpoint: _Endpoint) -> None:
-        """Load the latest weights, and forget what the cache holds of earlier ones: vLLM does not do so by itself.
-
-        Where the output layer is the embedding, vLLM may leave the output layer as it was (0.32 on a CPU does), so a
-        server of ours is started anew.
-        """
+        """Load the latest weights, and forget what the cache holds of earlier ones: vLLM does not do so by itself."""
         assert self._weights is not None
-        if _is_tied(self._weights):
-            if endpoint.server is not None:
-                await endpoint.server.restart(self._weights)
-                return
+        if self._starts_anew(endpoint):
+            assert endpoint.server is not None
+            await endpoint.server.restart(self._weights)
+            return
+        if _is_tied(endpoint.model):
             log.warning(
                 "vLLM at %s may keep the output layer of earlier weights, since it is the embedding too.",
                 endpoint.url,
@@ -244,8 +251,10 @@ class VllmSampler:
     async def _revive(self, endpoint: _Endpoint) -> None:
         """Start a server of ours again if it has died, with the weights that it had."""
         server = endpoint.server
-        if server is not None and await server.ensure() and self._weights not in {None, server.model}:
-            await self._reload(endpoint)
+        if server is not None and self._weights is not None:
+            server.model = self._weights  # what it began with may be gone
+        if server is not None:
+            await server.ensure()
 
     async def _look(self, endpoint: _Endpoint) -> None:
         """Find out what a server serves, and how long its context is."""
@@ -259,7 +268,7 @@ class VllmSampler:
             models = {model["id"]: model for model in listed["data"]}
             self._served = self._chosen(models, endpoint)
             longest = int(models[self._served].get("max_model_len") or self.context_tokens)
-            root = models[self._served].get("root") or self._served
+            root = endpoint.root = str(models[self._served].get("root") or self._served)
         except (KeyError, TypeError, ValueError) as error:
             raise NoSampler(f"{where} does not say what it serves.") from error
         self.context_tokens = min(self.context_tokens or longest, longest)

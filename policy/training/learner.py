@@ -89,6 +89,12 @@ class Learner:
         """The model's own configuration, which makes a folder of weights a model."""
         return self.model.config
 
+    @property
+    def ties(self) -> dict[str, str]:
+        """Names of weights that are others too, as an output layer that is the embedding, and the others' names."""
+        found: dict[str, str] = getattr(self.model, "all_tied_weights_keys", {})
+        return found
+
     def score(self, rows: Sequence[TurnRow]) -> list[RowScore]:
         """Return log-probabilities and entropy of every row under the weights as they are."""
         self.scorer.eval()

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -9,7 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from policy.training.learner import Learner
-from policy.training.weights import Published, WeightFolder
+from policy.training.weights import Published, WeightFolder, untied
 
 
 class Publisher(Protocol):
@@ -103,8 +104,11 @@ class SharedFolder:
         state = await asyncio.to_thread(self._learner.lead, "merged_state")
 
         def write(folder: Path) -> None:
-            save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
-            self._learner.model_config.save_pretrained(folder)
+            # Servers of a model whose output layer is the embedding cannot be relied on to load both.
+            weights, config = untied(state, self._learner.ties), deepcopy(self._learner.model_config)
+            config.tie_word_embeddings = False
+            save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+            config.save_pretrained(folder)
 
         published = await asyncio.to_thread(self._folder.publish, version, write)
         names = [reader.name for reader in self._readers]

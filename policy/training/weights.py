@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote, unquote
@@ -157,6 +157,11 @@ def merged_state(model: "Module") -> "dict[str, Tensor]":
         plain = name.replace(".base_layer.", ".").removeprefix("base_model.model.")
         state[plain] = tensor.to("cpu", copy=True).contiguous()
     return state
+
+
+def untied(state: "Mapping[str, Tensor]", ties: Mapping[str, str]) -> "dict[str, Tensor]":
+    """Give weights that are others too (`ties`: name and the other's name) a tensor of their own."""
+    return {name: state[other].clone() for name, other in ties.items() if other in state} | dict(state)
 
 
 def _active(layer: "Module") -> list[str]:

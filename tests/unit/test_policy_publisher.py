@@ -8,6 +8,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
 from drkernel_q.errors import NoSampler
 from policy.sampler.scripted import ScriptedSampler
@@ -49,6 +50,23 @@ async def test_every_reader_has_the_version_when_it_is_published(tmp_path: Path)
         assert folder.readers(version) == {"http://a:8000/v1", "http://b:8000/v1"}
     assert [published.version for published in folder.versions()] == [2, 3]
     assert (tmp_path / "step_000003" / "config.json").exists()
+
+
+async def test_an_output_layer_that_is_the_embedding_is_published_as_one_of_its_own(tmp_path: Path) -> None:
+    """Then a server that has begun with such weights needs no new start for later ones."""
+    config = a_model().config
+    config.tie_word_embeddings = True
+    learner = Learner(AutoModelForCausalLM.from_config(config), a_config(), Accelerator(cpu=True))
+    reader = Reader("a")
+    await SharedFolder(WeightFolder(tmp_path), learner, [reader], timeout_s=20).publish(1)
+    ((_, state),) = reader.loaded
+    assert bool((state["lm_head.weight"] == state["model.embed_tokens.weight"]).all())
+    published = AutoModelForCausalLM.from_pretrained(tmp_path / "step_000001")
+    assert published.config.tie_word_embeddings is False
+    assert learner.model_config.tie_word_embeddings is True
+    tokens = torch.arange(8)[None]
+    with torch.no_grad():
+        assert torch.equal(published(tokens).logits, learner.model(tokens).logits)
 
 
 async def test_a_reader_that_fails_ends_the_step(tmp_path: Path) -> None:

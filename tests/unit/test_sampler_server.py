@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -212,6 +213,28 @@ async def test_weights_whose_output_layer_is_the_embedding_need_a_new_start(fold
         endpoint.server._process.kill()
         assert ids(await draw(sampler, 1, 2)) == ids(expected)
         assert endpoint.server.deaths == 1
+
+
+@pytest.mark.slow
+async def test_a_new_start_that_gives_the_output_layer_weights_of_its_own_is_the_last(
+    folder: Path, tmp_path: Path
+) -> None:
+    tied, later = a_model(tmp_path / "tied", tied=True), a_model(tmp_path / "later", seed=2)
+    first = shutil.copytree(folder, tmp_path / "first")
+    async with started(tied) as sampler:
+        (endpoint,) = sampler._endpoints
+        assert endpoint.server is not None
+        await sampler.load_weights(first, 1)
+        process = endpoint.server._process
+        await sampler.load_weights(later, 2)
+        assert endpoint.server._process is process, "weights were swapped in place"
+        async with started(later) as fresh:
+            assert ids(await draw(sampler, 1, 2)) == ids(await draw(fresh, 1, 2))
+        shutil.rmtree(first)
+        assert process is not None
+        process.kill()
+        await draw(sampler, 1, 2)
+        assert (endpoint.server.model, endpoint.server.deaths) == (str(later), 1), "what it began with may be gone"
 
 
 def ids(samples: list[Sample]) -> list[tuple[int, ...]]:

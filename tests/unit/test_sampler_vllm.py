@@ -2,19 +2,27 @@
 
 import asyncio
 import os
+import shutil
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
+import torch
+from accelerate import Accelerator
+from transformers import AutoModelForCausalLM
 
 from drkernel_q.trajectory import Message
 from policy.sampler.protocol import Sample, Sampling
 from policy.sampler.server import COMMAND
 from policy.sampler.transformers import TransformersSampler
 from policy.sampler.vllm import VllmSampler
+from policy.training.learner import Learner
+from policy.training.publisher import SharedFolder
+from policy.training.weights import WeightFolder
 from tests.models import a_model, recomputed
 from tests.need import vllm_python
+from tests.training import a_config
 
 pytestmark = [pytest.mark.vllm, pytest.mark.timeout(580), pytest.mark.slow]
 
@@ -30,12 +38,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return a_model(tmp_path_factory.mktemp("models") / "a")
 
 
-@pytest.fixture
-async def served(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[VllmSampler]:
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("VLLM_CPU_KVCACHE_SPACE", "1")
-    command = [vllm_python() or "", *COMMAND[1:]]
-    async with VllmSampler(folder, version=1, options=FLAGS, command=command) as sampler:
+
+
+def serving(folder: Path) -> VllmSampler:
+    return VllmSampler(folder, version=1, options=FLAGS, command=[vllm_python() or "", *COMMAND[1:]])
+
+
+@pytest.fixture
+async def served(folder: Path) -> AsyncIterator[VllmSampler]:
+    async with serving(folder) as sampler:
         yield sampler
 
 
@@ -83,6 +98,27 @@ async def test_one_model_says_the_same_through_both(
     await served.pause()
     await served.resume()
     assert same(await draw(served, 0.0), swapped)
+
+
+async def test_an_output_layer_that_is_the_embedding_is_trained_with_one_new_start(tmp_path: Path) -> None:
+    tied = a_model(tmp_path / "tied", tied=True)
+    learner = Learner(AutoModelForCausalLM.from_pretrained(tied), a_config(), Accelerator(cpu=True))
+    weights = WeightFolder(tmp_path / "weights")
+    async with serving(tied) as sampler:
+        (endpoint,) = sampler._endpoints
+        assert endpoint.server is not None
+        publisher = SharedFolder(weights, learner, [sampler], timeout_s=300)
+        processes = []
+        for version in (1, 2, 3):
+            with torch.no_grad():
+                learner.model.get_input_embeddings().weight.mul_(-1.5)  # type: ignore[union-attr, operator]
+            await publisher.publish(version)
+            processes.append(endpoint.server._process)
+            drawn = await draw(sampler, 1.0)
+            learner.model.save_pretrained(tmp_path / "now")  # type: ignore[operator]
+            shutil.copytree(tied, tmp_path / "now", ignore=shutil.ignore_patterns("*.safetensors"), dirs_exist_ok=True)
+            assert worst_error(sampler, drawn, tmp_path / "now", 1.0) < 1e-4
+    assert processes[0] is processes[1] is processes[2]
 
 
 def worst_error(sampler: VllmSampler, samples: list[Sample], folder: Path, temperature: float) -> float:
