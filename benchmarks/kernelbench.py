@@ -31,7 +31,7 @@ from workers.device import Device, find_device
 from workers.evaluator import Evaluator
 
 #: One file a candidate: `1_23_softmax.py` is for problem 1/23.
-CANDIDATES = Path(__file__).parent / "kernelbench"
+CANDIDATES = Path(__file__).parent / "kernelbench_kernels"
 #: Seconds that the timing of one candidate aims to stay within, and the most that one evaluation may take.
 TIMING_BUDGET_S = 2.0
 DEADLINE_S = 300.0

@@ -55,7 +55,12 @@ def heard_by_a_thread(count: int) -> list[float]:
     """Return the moments of marks that wake a thread."""
     moments: list[float] = []
     with listener() as heard:
-        make(lambda: (os.write(heard, b"\0"), moments.append(time.perf_counter())), count)
+
+        def mark() -> None:
+            os.write(heard, b"\0")
+            moments.append(time.perf_counter())
+
+        make(mark, count)
     return moments
 
 

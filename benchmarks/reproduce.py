@@ -71,7 +71,7 @@ _HOST = "-m benchmarks.multi_device --devices DEVICES --seconds SECONDS --json O
 STEPS = (
     Step(
         "contexts",
-        "benchmarks/contexts.py --devices DEVICES --seconds 2 --variant CUDA_DEVICE_MAX_CONNECTIONS=1",
+        "benchmarks/contexts.py --devices DEVICES --processes 1,3 --seconds 2 --variant worker --confined",
         90,
         apart=True,
     ),

@@ -20,17 +20,16 @@ has no facts, and is learned from by nobody (docs/decisions/0012); the share of 
 """
 
 import asyncio
-import functools
 import json
 import os
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import pyarrow.parquet as pq
@@ -55,6 +54,8 @@ from policy.grading.ablation import AblationConfig, plan, series
 #: Conversations of a step of fine-tuning, as in the preset `tiny`.
 BATCH = 32
 FACTS = "facts.parquet"
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 _folder = click.option(
     "--dir", "folder", type=click.Path(path_type=Path), required=True, help="Folder of everything that is made."
@@ -136,7 +137,7 @@ def _teach(folder: Path, talk: Path, epochs: float, seed: int, device: str) -> N
         teach(folder / "new", talk, target, epochs=epochs, batch=BATCH, seed=seed, device=device)
 
 
-def _sampled(samples: int, seed: int) -> Any:
+def _sampled(samples: int, seed: int) -> Callable[[Command], Command]:
     """Give a command the options of what is sampled."""
     options = (
         click.option(
@@ -148,7 +149,13 @@ def _sampled(samples: int, seed: int) -> Any:
         click.option("--seed", default=seed, show_default=True, help="Seed of what is drawn."),
         click.option("--device", default="auto", show_default=True, help="Where the model runs: auto, cpu, cuda."),
     )
-    return lambda command: functools.reduce(lambda inner, option: option(inner), reversed(options), command)
+
+    def give(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return give
 
 
 def _write(folder: Path, models: Sequence[Path], **options: Any) -> dict[str, Written]:
@@ -293,7 +300,7 @@ def train(folder: Path, files: tuple[Path, ...], jobs: int, learn_on: str, name:
         kinds = {kind for file in files for kind in import_facts(store, file).device_kinds}
     if len(kinds) != 1:
         raise click.ClickException(f"The facts are of {len(kinds)} kinds of device; they must be of one.")
-    validation = {"base.validation.every_steps": 15, "base.validation.samples": 4}
+    validation: dict[str, Any] = {"base.validation.every_steps": 15, "base.validation.samples": 4}
     validation |= {"base.validation.problems": [str(folder / "heldout")]}
     protocol = _protocol(files)
     sets = [f"{key}={json.dumps(value)}" for key, value in {**validation, **protocol}.items()] + list(options["sets"])

@@ -40,7 +40,7 @@ def teach(source: Path, talk: Path, target: Path, *, epochs: float, batch: int, 
         for group in optimizer.param_groups:
             group["lr"] = RATE * _share(step, steps)
         loss = _loss(model, chosen, device)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()  # type: ignore[no-untyped-call]  # torch is typed in parts
         torch.nn.utils.clip_grad_norm_(model.parameters(), LONGEST)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)

@@ -2,7 +2,7 @@
 
 import ast
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -76,8 +76,8 @@ async def written(chosen: Subset, order: Order) -> Written:
     sampling = Sampling(max_new_tokens=TOKENS, temperature=order.temperature)
     config = RolloutConfig(group_size=order.samples, turns=order.turns, sampling=sampling, templates=TEMPLATES)
     found: Written = Counter()
-    rows = {"batch_rows": 64} if order.device == "cpu" else {"batch_rows": 512, "batch_tokens": 2**20}
-    async with TransformersSampler(order.model, device=order.device, **rows) as sampler:
+    rows, tokens = (64, 2**16) if order.device == "cpu" else (512, 2**20)
+    async with TransformersSampler(order.model, device=order.device, batch_rows=rows, batch_tokens=tokens) as sampler:
         rollout = Rollout(sampler, Guess(chosen), config, seed=order.seed)
         wanted = (GroupOrder(exercise.problem) for exercise in (*chosen.train, *chosen.heldout))
         async for rolled in rollout_groups(wanted, rollout):
@@ -95,14 +95,14 @@ def listed(chosen: Subset, samples: Sequence[Written]) -> Iterator[dict[str, Any
     policy wrote come last; torch alone is not among them.
     """
     parts, family = chosen.parts, chosen.family
-    shares: Counter[tuple[str, str]] = Counter()
+    shares: dict[tuple[str, str], float] = defaultdict(float)
     for each in samples:
         totals = _totals(parts, each)
         for (problem, source), count in each.items():
-            shares[problem, source] += count / totals[parts[problem]] / len(samples)  # type: ignore[assignment]
+            shares[problem, source] += count / totals[parts[problem]] / len(samples)
     unwritten = (key for key, solution in family.items() if solution.quality is not Quality.FALLBACK)
     problems = {exercise.problem.hash: exercise.problem for exercise in (*chosen.train, *chosen.heldout)}
-    for key in dict.fromkeys((*(key for key, _ in shares.most_common()), *unwritten)):
+    for key in dict.fromkeys((*sorted(shares, key=lambda key: shares[key], reverse=True), *unwritten)):
         solution = family.get(key)
         yield {
             "problem": problems[key[0]].name,
@@ -110,7 +110,7 @@ def listed(chosen: Subset, samples: Sequence[Written]) -> Iterator[dict[str, Any
             "kernel_source": key[1],
             "quality": solution and solution.quality.value,
             "part": parts[key[0]],
-            "share": round(float(shares[key]), 7),
+            "share": round(shares.get(key, 0.0), 7),
         }
 
 

@@ -138,7 +138,7 @@ def wrong(reply: Reply, faulty: Faulty | None) -> list[str]:
 def tell(order: Order, stream: Stream, device: str, span: Span, same: bool) -> None:
     """Compare the neighbour's evaluations in peace with those beside faults."""
     mistakes = [each for _, reply in stream.replies for each in wrong(reply, None)]
-    facts = {"device": device, "asked": stream.asked, "answered": stream.done, "wrong": mistakes[:5]}
+    facts: Line = {"device": device, "asked": stream.asked, "answered": stream.done, "wrong": mistakes[:5]}
     order.tell("faults", "neighbour", facts, not mistakes and stream.asked == stream.done, "all right, and none lost")
     order.tell("faults", "neighbour's processes", {"device": device, "same": same}, same, "the same ones all the while")
     peace, unrest = (figures(found, seconds) for found, seconds in span)

@@ -100,7 +100,8 @@ def undisturbed(found: Line) -> bool | None:
     """Whether median and scatter stay within the bound; less scatter is no disturbance. None: too few figures."""
     if found["median_percent"] is None:
         return None
-    return abs(found["median_percent"]) <= INTERFERENCE_PERCENT and found["cv_points"] <= INTERFERENCE_PERCENT
+    moved, scattered = abs(found["median_percent"]), found["cv_points"]
+    return bool(moved <= INTERFERENCE_PERCENT and scattered <= INTERFERENCE_PERCENT)
 
 
 def largest_difference(first: Sequence[float], second: Sequence[float]) -> float | None:

@@ -4,7 +4,7 @@ import os
 import statistics
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -42,7 +42,9 @@ class HostLoad:
         after_s, (busy_then, total_then), group_then_s = time.monotonic(), _cores(), _group_s()
         cores = len(os.sched_getaffinity(0))
         ticks = total_then - total
-        spent = None if None in (group_s, group_then_s) else (group_then_s - group_s) / (after_s - before_s)  # type: ignore[operator]
+        spent = None
+        if group_s is not None and group_then_s is not None:
+            spent = (group_then_s - group_s) / (after_s - before_s)
         self.host: dict[str, Any] = {
             "cores": cores,
             "cores_busy_share": round((busy_then - busy) / ticks, 3) if ticks else None,
@@ -69,7 +71,7 @@ class HostLoad:
 
 
 def _look(nvml: Any, handle: Any) -> dict[str, float]:
-    looks = {
+    looks: dict[str, Callable[[], float]] = {
         "kernels_share": lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
         "pcie_sent_mb_s": lambda: nvml.nvmlDeviceGetPcieThroughput(handle, nvml.NVML_PCIE_UTIL_TX_BYTES) / 1e3,
         "pcie_received_mb_s": lambda: nvml.nvmlDeviceGetPcieThroughput(handle, nvml.NVML_PCIE_UTIL_RX_BYTES) / 1e3,

@@ -61,7 +61,7 @@ async def judged(bench: Bench, order: Order, devices: Sequence[str], seconds: fl
     """Judge the kernels on these devices, and add up what came of it."""
     with HostLoad(devices) as load:
         began = time.monotonic()
-        sources = _until(began + seconds, order.count)
+        sources = _until(began + seconds, order.kernels)
         many = bench.judge_many(sources, order.kind, 2 * bench.lanes.total(), timing_budget_s=order.budget_s)
         replies: list[Reply] = []
         told = began
@@ -75,7 +75,7 @@ async def judged(bench: Bench, order: Order, devices: Sequence[str], seconds: fl
     evaluations = [reply.evaluation for reply in replies if reply.evaluation is not None]
     if not evaluations:
         raise RuntimeError(f"nothing was judged on {', '.join(devices)}: {replies[:1]}")
-    facts = {"asked": len(replies), "elapsed_s": round(elapsed_s, 1)}
+    facts: Line = {"asked": len(replies), "elapsed_s": round(elapsed_s, 1)}
     facts |= summary([(each.durations_s["total"], each) for each in evaluations], elapsed_s)
     del facts["timed_share"]  # of one device; each has its own below
     facts["unclean"] = [described(each) for each in evaluations if not each.honest_and_correct][:5]

@@ -42,7 +42,7 @@ class Order(NamedTuple):
     devices: tuple[str, ...]
     seconds: float
     """A part begins nothing more after this."""
-    count: int
+    kernels: int
     """Kernels of an arm of the scaling."""
     repeats: int
     """Evaluations of a kernel in each condition."""

@@ -77,7 +77,7 @@ async def sharded(order: Order, site: Site) -> None:
         environment |= {"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": f"{folder}/nccl.%p"}
         arguments = sharded_flags(order, folder, ranks)
         done = await site.drkq(*arguments, timeout_s=order.seconds, ranks=ranks, environment=environment)
-        facts = {"ranks": ranks, "seconds": round(time.monotonic() - began, 1)}
+        facts: Line = {"ranks": ranks, "seconds": round(time.monotonic() - began, 1)}
         if done.returncode:
             order.tell("training", "sharded", facts | {"not_run": last_words(done)})
             return

@@ -13,7 +13,7 @@ app = Celery("noop", broker=os.environ["PEER_URL"], backend=os.environ["PEER_URL
 app.conf.update(worker_prefetch_multiplier=1, task_acks_late=True)
 
 
-@app.task  # type: ignore[untyped-decorator]
+@app.task  # type: ignore[untyped-decorator]  # Celery has no types
 def noop() -> None:
     """Do nothing."""
 

@@ -56,7 +56,7 @@ def serve(url: str) -> None:
     desks: list[Desk] = []
     worker_process_init.connect(lambda **_: desks.append(Desk(app, connect(url), "noop", "0")), weak=False)
 
-    @app.task(name=EVALUATE, bind=True)  # type: ignore[untyped-decorator]
+    @app.task(name=EVALUATE, bind=True)  # type: ignore[untyped-decorator]  # Celery has no types
     def evaluate(task: Task, payload: dict[str, Any]) -> None:
         desks[0].serve(EVALUATE, payload, task.request.delivery_info["routing_key"], Noop())
 
