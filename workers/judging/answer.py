@@ -18,7 +18,7 @@ class Answer(NamedTuple):
     """What one forward call gave."""
 
     outputs: list[Tensor] | None
-    """Copies of the outputs on the judge's device; None when they are of another kind than the reference's."""
+    """Copies of the outputs on the judge's device; None if nobody looks, or they are of another kind."""
     outcome: Outcome
     """Correct as far as structure, shapes and dtypes go, or what is wrong with them."""
     detail: str | None
@@ -71,9 +71,15 @@ def _claims(reply: dict[str, Any]) -> Answer:
 
 
 def read_answer(
-    reply: dict[str, Any], expected: Expected, sink: Segment, device: str, *, scalars: bool = True
+    reply: dict[str, Any],
+    expected: Expected,
+    sink: Segment,
+    device: str,
+    *,
+    scalars: bool = True,
+    is_looked_at: bool = True,
 ) -> Answer:
-    """Read a reply whose outputs, if they are like `expected`, lie in `sink`; they are copied to `device`.
+    """Read a reply whose outputs, if they are like `expected`, lie in `sink`; if looked at, they come to `device`.
 
     Raises:
         CandidateFailed: it is nonsense.
@@ -88,7 +94,7 @@ def read_answer(
         for spec, working in zip(specs, expected.working, strict=True):
             if (spec.dtype, spec.shape) != (name_of(working.dtype), list(working.shape)):
                 raise ValueError("places that do not fit the shapes")
-        return claims._replace(outputs=sink.read(specs, device))
+        return claims._replace(outputs=sink.read(specs, device) if is_looked_at else None)
 
 
 def _launches(rows: Any) -> tuple[int, int, frozenset[str]]:

@@ -120,7 +120,7 @@ class CandidateSide:
         self.seeds["timed"].append(secrets.randbits(63))
         inputs = self._put(self.segment, 0, self.reference.inputs(self.seeds["timed"][-1]))
         looked_at = len(self.calls) < FULL or not secrets.randbelow(LOOKED_AT[self.reference.device])
-        milliseconds, answer = self.session.timed(self.expected_like, codes=looked_at)
+        milliseconds, answer = self.session.timed(self.expected_like, is_looked_at=looked_at)
         if looked_at:
             self._look(inputs, answer)
         self.calls.append(answer._replace(outputs=None))
