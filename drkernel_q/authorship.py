@@ -92,7 +92,7 @@ def early(evaluation: Evaluation, _: Observations, __: Protocol) -> Iterator[Evi
 def longer(evaluation: Evaluation, _: Observations, __: Protocol) -> Iterator[Evidence]:
     """The device was busy with a call for longer than the call is said to take."""
     profile, timing = evaluation.profile, evaluation.timing
-    if profile is None or timing is None or profile.busy_us is None or evaluation.environment.device == "cpu":
+    if profile is None or timing is None or profile.busy_us is None or evaluation.environment.device_type == "cpu":
         return
     claimed_us = timing.candidate_ms * 1e3
     if profile.busy_us > MOST_OVER * claimed_us + MOST_OVER_US:

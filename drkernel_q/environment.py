@@ -15,7 +15,7 @@ class Environment(Value):
     """Where and with what a measurement was made."""
 
     device: str
-    """`cuda:0` or `cpu`."""
+    """`cuda:0`, `cpu`, or `cpu:1` of a further worker on the same CPU."""
     device_name: str
     """Such as `NVIDIA H200`, or `cpu (interpreted)`."""
     device_kind: str
@@ -28,6 +28,11 @@ class Environment(Value):
     drkq: str
     isolation: tuple[str, ...] = ()
     """Sandbox measures that were active for the candidate, such as `uid`, `landlock`, `seccomp`."""
+
+    @property
+    def device_type(self) -> str:
+        """`cuda` or `cpu`."""
+        return self.device.partition(":")[0]
 
     def conditions(self, rules_version: str | None) -> Conditions:
         """Return what decides facts here, under these rules."""

@@ -169,7 +169,7 @@ def _hidden(evaluation: Evaluation, observed: Observations, _: Protocol) -> Iter
     timing, clock_ms, noise_ms = evaluation.timing, observed.clock_ms, observed.clock_noise_ms
     if timing is None or clock_ms is None or noise_ms is None:
         return
-    if hidden_ms(_device(evaluation), timing.candidate_ms, clock_ms, noise_ms):
+    if hidden_ms(evaluation.environment.device_type, timing.candidate_ms, clock_ms, noise_ms):
         claimed = f"{timing.candidate_ms:.3g} ms were claimed for a call"
         yield _hard("D10", f"{claimed}, the judge's own clock saw {clock_ms:.3g} ms at least")
 
@@ -204,13 +204,13 @@ def _touched(_: Evaluation, observed: Observations, __: Protocol) -> Iterator[Ev
 
 def _drift(evaluation: Evaluation, _: Observations, __: Protocol) -> Iterator[Evidence]:
     timing = evaluation.timing
-    if timing is not None and is_adrift(_device(evaluation), timing):
+    if timing is not None and is_adrift(evaluation.environment.device_type, timing):
         detail = f"the reference's own time changed by {timing.drift:.1%} while the kernel was timed"
         yield Evidence(code="D16", weight=Weight.FAILED, detail=detail)
 
 
 def _slowed(evaluation: Evaluation, _: Observations, __: Protocol) -> Iterator[Evidence]:
-    timing, device = evaluation.timing, _device(evaluation)
+    timing, device = evaluation.timing, evaluation.environment.device_type
     if timing is None or timing.reference_alone_ms is None:
         return
     if timing.reference_ms > MOST_SLOWED[device] * timing.reference_alone_ms + SLOWED_NOISE_MS[device]:
@@ -263,7 +263,3 @@ def _verdict(
 
 def _hard(code: str, detail: str) -> Evidence:
     return Evidence(code=code, weight=Weight.HARD, detail=detail)
-
-
-def _device(evaluation: Evaluation) -> str:
-    return evaluation.environment.device.partition(":")[0]

@@ -61,7 +61,7 @@ def standalone(problem: Problem, kernel: Kernel, evaluation: Evaluation, *, name
 
     `origin` says in a line where the kernel comes from. On the cpu device the reference has the sizes it was judged in.
     """
-    on_cpu = evaluation.environment.device == "cpu"
+    on_cpu = evaluation.environment.device_type == "cpu"
     reference = problem.small() if on_cpu else problem
     head = "\n".join(f"# {line}".rstrip() for line in _head(problem, evaluation, name, origin))
     return f"{head}\n{kernel.source.rstrip()}\n" + _MAIN.format(name=name, reference=_literal(reference.source))
@@ -70,7 +70,7 @@ def standalone(problem: Problem, kernel: Kernel, evaluation: Evaluation, *, name
 def _head(problem: Problem, evaluation: Evaluation, name: str, origin: str) -> list[str]:
     environment = evaluation.environment
     versions = f"torch {environment.torch}, triton {environment.triton}, drkq {environment.drkq}"
-    how = f"TRITON_INTERPRET=1 python {name}" if environment.device == "cpu" else f"python {name}"
+    how = f"TRITON_INTERPRET=1 python {name}" if environment.device_type == "cpu" else f"python {name}"
     lines = [
         f"A kernel for {problem.name} ({problem.hash}).",
         f"Found by {origin}",

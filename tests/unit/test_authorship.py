@@ -106,6 +106,19 @@ def test_more_work_than_was_timed() -> None:
     assert verdict(profiled(OWN, busy_us=650.0, streams=2)) == (Integrity.SUSPICIOUS, ["D1"])
 
 
+@pytest.mark.parametrize("device", ["cpu", "cpu:1"])
+def test_an_interpreted_call_takes_no_two_times_the_same(device: str) -> None:
+    evaluation = an_evaluation(
+        speedup=2.0,
+        profile=profiled(OWN, busy_us=5000.0),
+        protocol=Protocol(),
+        observations=observed(clock_ms=0.1),
+    )
+    there = evaluation.environment.model_copy(update={"device": device})
+    assert rules.judge(evaluation).integrity is Integrity.SUSPICIOUS
+    assert rules.judge(evaluation.model_copy(update={"environment": there})).integrity is Integrity.CLEAN
+
+
 def test_a_recording_that_is_not_whole_is_unknown_and_says_why() -> None:
     broken = profiled(OWN).model_copy(update={"profile_ratio": None, "fault": "2 launches are missing"})
     assert verdict(broken) == (Integrity.UNKNOWN, ["E13"])

@@ -68,7 +68,7 @@ class Auditor:
         self.request = request
         self.environment = environment
         self.tell = tell
-        self.device = environment.device.partition(":")[0]
+        self.device = environment.device_type
         self.facts: dict[str, Any] = {}
         self.gaps: dict[str, str] = {}
         self.durations_s: dict[str, float] = {}

@@ -71,7 +71,7 @@ class Judge:
         """
         self.request = request
         self.protocol = request.protocol
-        self.device = environment.device.partition(":")[0]
+        self.device = environment.device_type
         self.facts = Facts(environment)
         self.spares = spares
         self.channel = channel
