@@ -109,6 +109,7 @@ async def run(order: Order) -> int:
                     emit_jsonl([document])
                 else:
                     documents.append(document)
+            await queue.written()  # or the next command might not find them
     if order.form == "json":
         emit_json(documents[0] if len(documents) == 1 else documents)
     return max(codes)

@@ -35,6 +35,8 @@ from drkernel_q.value import content_hash
 MAX_DEPTH = 2000
 #: Cancellations still unsent when the client closes get this long.
 CLOSE_S = 2.0
+#: Longest wait for the store, which is written to in milliseconds unless the host is very busy.
+WRITTEN_S = 5.0
 
 
 class EvaluationQueue:
@@ -274,6 +276,13 @@ class EvaluationQueue:
     async def depth(self, queue: str) -> int:
         """Count the messages that wait in a queue, over all priorities."""
         return await self._view.depth(queue)
+
+    async def written(self, timeout_s: float = WRITTEN_S) -> bool:
+        """Wait until replies that have come are in the store too; return whether they are in time.
+
+        A persister writes them, a moment after whoever asked has them. Where there is none, nobody waits.
+        """
+        return await self._view.written(timeout_s)
 
     async def _disconnect(self) -> None:
         await self._reader.aclose()

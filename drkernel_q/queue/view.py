@@ -23,6 +23,8 @@ _T = TypeVar("_T")
 
 #: How long a list of workers, or a depth beyond the limit, is believed.
 FRESH_S = 0.5
+#: Between two looks at what waits to be written.
+_LOOK_S = 0.02
 
 
 class View:
@@ -71,6 +73,21 @@ class View:
         if time.monotonic() - read_at < FRESH_S:
             return cards
         return await self._share("workers", self._read_cards)
+
+    async def written(self, timeout_s: float) -> bool:
+        """Wait until a persister, if there is one, has written all that is known by now; return whether it has."""
+        give_up_at = time.monotonic() + timeout_s
+        try:
+            seconds, microseconds = await self._redis.time()
+            while oldest := await self._redis.xrange(keys.RESULTS, count=1):
+                if int(str(oldest[0][0]).partition("-")[0]) > seconds * 1000 + microseconds / 1000:
+                    return True
+                if time.monotonic() >= give_up_at or not await self._redis.xinfo_groups(keys.RESULTS):
+                    return False
+                await asyncio.sleep(_LOOK_S)
+        except RedisError:
+            return False
+        return True
 
     async def serving(self, queue: str) -> list[WorkerCard]:
         """List the live workers that take from a queue."""

@@ -127,3 +127,4 @@ async def open_judge(
     with join(settings, [device], tell) as url:
         async with EvaluationQueue(url, archive=archive, recorded=settings.recorded) as queue:
             yield QueueJudge(queue, run=run, device=device, protocol=protocol, priority=priority)
+            await queue.written()  # or whoever reads the store next might not find the last of it

@@ -231,7 +231,8 @@ class VllmSampler:
             assert endpoint.server is not None
             await endpoint.server.restart(self._weights)
             return
-        if _is_tied(endpoint.model):
+        folders = (endpoint.model, self._weights, str(self._tokenizer or ""))
+        if endpoint.server is None and any(map(_is_tied, folders)):
             log.warning(
                 "vLLM at %s may keep the output layer of earlier weights, since it is the embedding too.",
                 endpoint.url,

@@ -19,6 +19,7 @@ from drkernel_q.errors import NoBroker, NoStore, OutdatedStore
 from drkernel_q.evaluation import Reply
 from drkernel_q.persist import Persister
 from drkernel_q.queue import keys
+from drkernel_q.queue.client import EvaluationQueue
 from drkernel_q.queue.ledger import encode
 from drkernel_q.request import Request
 from drkernel_q.store import Store, engine
@@ -84,6 +85,22 @@ def test_replies_reach_the_store_and_leave_the_stream(broker: Broker, client: Re
     assert found is not None
     assert found.failure is not None
     assert pending(client) == 0
+
+
+async def test_a_client_waits_for_the_store_where_it_is_written_to(broker: Broker, client: Redis, store: Store) -> None:
+    async with EvaluationQueue(broker.url) as queue:
+        assert await queue.written(0.0), "nothing is to be written"
+        publish_some(client, 3)
+        began = time.monotonic()
+        assert not await queue.written(PATIENCE_S), "there is no persister"
+        assert time.monotonic() - began < PATIENCE_S
+        client.xgroup_create(keys.RESULTS, keys.RESULTS_GROUP, id="0")
+        assert not await queue.written(0.1), "there was one, and it is away"
+        with persisting(broker, store):
+            assert await queue.written(PATIENCE_S)
+            assert store.status().rows["evaluations"] == 3
+        client.xadd(keys.RESULTS, {"later": ""}, id=f"{2**42}-0")
+        assert await queue.written(0.0), "what came after is no matter"
 
 
 def test_audits_reach_the_store_among_evaluations(broker: Broker, client: Redis, store: Store) -> None:

@@ -237,6 +237,18 @@ async def test_a_new_start_that_gives_the_output_layer_weights_of_its_own_is_the
         assert (endpoint.server.model, endpoint.server.deaths) == (str(later), 1), "what it began with may be gone"
 
 
+async def test_a_server_that_was_given_is_warned_of_where_the_output_layer_is_the_embedding(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tied = a_model(tmp_path / "tied", tied=True)
+    for root, warned in ((folder, False), (tied, True)):
+        caplog.clear()
+        with serving("policy", root=str(root)) as server:
+            async with VllmSampler(urls=[server.url], **QUICK) as sampler:
+                await sampler.load_weights(folder, 1)
+        assert ("may keep the output layer" in caplog.text) is warned
+
+
 def ids(samples: list[Sample]) -> list[tuple[int, ...]]:
     return [sample.output_ids for sample in samples]
 

@@ -164,13 +164,14 @@ def _try_landlock(workdir: str) -> int | None:
 def hidden_devices(driver: str = "/proc/driver/nvidia/gpus") -> frozenset[str]:
     """List the GPUs that candidates of this process may not open: all but what CUDA_VISIBLE_DEVICES names by its UUID.
 
-    That is none where the driver knows no GPU of this name, since it is a part of one (MIG). The driver is slow to
-    tell, so a process that forks asks once for all of its children.
+    That is none where the driver knows no GPU of this name, since it is a part of one (MIG), or tells nothing. It is
+    slow to tell, so a process that forks asks once for all of its children.
     """
     minors = {}
     for path in glob.glob(f"{driver}/*/information"):
         told = dict(line.split(":", 1) for line in Path(path).read_text().splitlines() if ":" in line)
-        minors[told["GPU UUID"].strip()] = told["Device Minor"].strip()
+        if told.keys() >= {"GPU UUID", "Device Minor"}:
+            minors[told["GPU UUID"].strip()] = told["Device Minor"].strip()
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     others = set(minors) - {visible} if visible in {*minors, ""} else set()
     return frozenset(f"/dev/nvidia{minors[other]}" for other in others)
