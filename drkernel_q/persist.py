@@ -58,9 +58,7 @@ def lag_s(broker: Redis) -> float:
     seconds, microseconds = broker.time()
     if not oldest:
         return 0.0
-    entry = oldest[0][0]
-    written_ms = int(str(entry.decode() if isinstance(entry, bytes) else entry).partition("-")[0])
-    return max(0.0, seconds + microseconds / 1e6 - written_ms / 1e3)
+    return max(0.0, seconds + microseconds / 1e6 - keys.moment_ms(oldest[0][0]) / 1e3)
 
 
 class Persister:

@@ -77,6 +77,7 @@ async def run(order: Order) -> int:
                     say(f"{problem.name}: no audit. {error}")
                 else:
                     _show(order, problem, audits[problem.hash])
+            await queue.written()  # or the next command might not find them
     _conclude(order, [(problem, audits[problem.hash]) for problem in order.problems if problem.hash in audits])
     return code
 

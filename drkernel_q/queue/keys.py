@@ -22,6 +22,12 @@ WORKERS = "drkq:workers"
 CLIENTS = "drkq:clients"
 
 
+def moment_ms(entry_id: object) -> int:
+    """When an entry was added to a stream, ms of the broker's clock, by its id."""
+    text = entry_id.decode() if isinstance(entry_id, bytes) else str(entry_id)
+    return int(text.partition("-")[0])
+
+
 def reply_stream(client_id: str) -> str:
     """Stream on which one client gets its replies; an entry has the fields `for`, an id, and `reply`, JSON."""
     return f"drkq:reply:{client_id}"

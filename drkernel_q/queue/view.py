@@ -80,7 +80,7 @@ class View:
         try:
             seconds, microseconds = await self._redis.time()
             while oldest := await self._redis.xrange(keys.RESULTS, count=1):
-                if int(str(oldest[0][0]).partition("-")[0]) > seconds * 1000 + microseconds / 1000:
+                if keys.moment_ms(oldest[0][0]) > seconds * 1000 + microseconds / 1000:
                     return True
                 if time.monotonic() >= give_up_at or not await self._redis.xinfo_groups(keys.RESULTS):
                     return False
