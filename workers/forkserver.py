@@ -248,7 +248,7 @@ def _boot(config: ZygoteConfig) -> dict[str, Any]:
         uid = sandbox.claim_uids(config.first_uid)
         _sweep(uid)
         config = config._replace(first_uid=uid if sandbox.expose_code(uid) else None)
-    sandbox.hidden_devices()
+    sandbox.hidden_devices()  # once here instead of in every fork
     measures = sandbox.probe(config.first_uid)  # forks, so it comes before torch
     gc.disable()  # what is imported stays; to look through it again and again takes a sixth of the time
     if config.device == "cpu":

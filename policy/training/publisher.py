@@ -105,8 +105,10 @@ class SharedFolder:
 
         def write(folder: Path) -> None:
             # Servers of a model whose output layer is the embedding cannot be relied on to load both.
-            weights, config = untied(state, self._learner.ties), deepcopy(self._learner.model_config)
-            config.tie_word_embeddings = False
+            ties, config = self._learner.ties, deepcopy(self._learner.model_config)
+            weights = untied(state, ties)
+            if ties and ties.keys() <= weights.keys():
+                config.tie_word_embeddings = False
             save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
             config.save_pretrained(folder)
 

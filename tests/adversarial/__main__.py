@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatch
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 import click
@@ -129,6 +130,17 @@ def table(judged: list[Judged]) -> str:
     )
 
 
+def stages(judged: list[Judged]) -> str:
+    """Return the median seconds of each stage over the honest evaluations, if there are any."""
+    taken: dict[str, list[float]] = {}
+    for one in judged:
+        if one.case.clean and isinstance(one.result, Evaluation):
+            for stage, seconds in one.result.durations_s.items():
+                taken.setdefault(stage, []).append(seconds)
+    parts = [f"{stage} {median(seconds):.2f}" for stage, seconds in taken.items()]
+    return f"\nmedian seconds of an honest evaluation: {', '.join(parts)}" if parts else ""
+
+
 @click.command(help=__doc__)
 @click.option("--device", default="cpu", show_default=True, help="`cpu` or `cuda:0`.")
 @click.option("--jobs", default=1, show_default=True, help="Evaluators that work side by side.")
@@ -165,7 +177,11 @@ def main(
 
     judged = judge_all(cases, device, jobs, repeat, told, time.monotonic() + seconds)
     left_out = len(cases) * repeat - len(judged)
-    click.echo(table(judged) + (f"\n{left_out} evaluations were left out for want of time" if left_out else ""))
+    click.echo(
+        table(judged)
+        + stages(judged)
+        + (f"\n{left_out} evaluations were left out for want of time" if left_out else "")
+    )
     missed = [one for one in judged if not one.right]
     for one in missed:
         pending = f"  (pending: {one.case.pending})" if one.case.pending else ""
