@@ -87,6 +87,17 @@ def test_what_insists_cannot_be_replaced_by_what_runs(outside: Outside) -> None:
     assert order == ["the first"]
 
 
+def test_what_a_run_leaves_is_looked_at_on_its_own_thread_and_only_if_all_is_well(outside: Outside) -> None:
+    outside.look = get_ident
+    outside.run(list)
+    assert outside.looked == outside.ask(get_ident) != get_ident()
+    outside.looked, outside.insist = None, lambda: divmod(1, 0)
+    with pytest.raises(ZeroDivisionError):
+        outside.run(list)
+    outside.insist = lambda: None
+    assert outside.looked is None
+
+
 def test_garbage_is_collected_out_there_alone(outside: Outside) -> None:
     assert outside.run(gc.isenabled)
     assert not gc.isenabled()

@@ -41,7 +41,7 @@ class Stopwatch:
         """Bind what is needed now, before code that could replace it has been loaded."""
         #: Milliseconds that the device went on working after the last event of the last call.
         self.late_ms = 0.0
-        #: Whether the outputs of the last call were what they are now when its last event had come.
+        #: Whether the outputs of the last call that was looked at were what they are now when its last event had come.
         self.settled = True
         #: How what the last call returned was nested.
         self.skeleton: Any = None
@@ -66,12 +66,18 @@ class Stopwatch:
             self._spin: Callable[[int], None] = torch._C._cuda_sleep
 
     def time(
-        self, call: Callable[[], Any], run: Run = in_order, returned: list[Tensor] | None = None
+        self,
+        call: Callable[[], Any],
+        run: Run = in_order,
+        returned: list[Tensor] | None = None,
+        *,
+        is_looked_at: bool = True,
     ) -> tuple[float, list[Tensor]]:
         """Return the milliseconds of one call and the tensors that it returned, as `plain` makes them.
 
-        `late_ms` and `settled` then say whether the call's work was over at its last event, and `skeleton` how the
-        tensors were nested. The very objects that it returned are added to `returned`, if there is such a list.
+        `late_ms` then says whether the call's work was over at its last event, and so does `settled`, by the outputs,
+        if these are looked at; `skeleton` says how the tensors were nested. The very objects that the call returned are
+        added to `returned`, if there is such a list.
         """
         box: list[Any] = []
         kept: list[Tensor] = []
@@ -86,17 +92,21 @@ class Stopwatch:
         start_event, end_event = self._events
         self._record(start_event, self._stream)
         # Elements are picked in the order of the stream, before anybody waits for the device, or even for a thread.
-        end, pick = (self._record, end_event, self._stream), (_pick, kept, self._places)
-        _, _, _, (self.skeleton, outputs), picked = run(made, self.settle, end, unpacked, pick)
+        end, picks = (self._record, end_event, self._stream), [(_pick, kept, self._places)] * is_looked_at
+        _, _, _, (self.skeleton, outputs), *picked = run(made, self.settle, end, unpacked, *picks)
         self._wait(end_event)
         ended = self._clock()
         self._sync()
         self.late_ms = (self._clock() - ended) * 1e3
-        self.settled = all(map(same_bits, picked, _pick(kept, self._places)))
+        for before in picked:
+            self.settled = all(map(same_bits, before, _pick(kept, self._places)))
+            self._choose_places(outputs)
+        return self._elapsed(start_event, end_event), outputs
+
+    def _choose_places(self, outputs: list[Tensor]) -> None:
         for output in outputs:
             if output.numel() and output.numel() not in self._places:
                 self._places[output.numel()] = torch.randint(output.numel(), (PICKED,), device="cuda")
-        return self._elapsed(start_event, end_event), outputs
 
     def burst(
         self, calls: Iterable[Callable[[], Any]], run: Run = in_order, mark: Job | None = None

@@ -17,7 +17,6 @@ import socket
 import sys
 import time
 import types
-from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -26,7 +25,7 @@ from torch import Tensor
 
 from workers.exchange import integrity, segment
 from workers.exchange.segment import Segment
-from workers.exchange.shared import TensorSpec, flatten, layout, specs_from, unflatten
+from workers.exchange.shared import flatten, layout, specs_from, unflatten
 from workers.exchange.stopwatch import Job, Stopwatch, keep
 from workers.harness import theirs
 from workers.harness.launch import Launcher, record_loads
@@ -34,6 +33,7 @@ from workers.harness.lent import aliases_of, rewrite
 from workers.harness.outside import Outside, OutsideFailed
 from workers.harness.poison import poison
 from workers.harness.profiler import Profiler, built_kernels
+from workers.harness.slots import Slots
 from workers.harness.state import Guard
 from workers.harness.text import Text
 from workers.harness.warm import warm_up
@@ -58,16 +58,13 @@ class Harness:
         self.factory: Callable[..., Any] | None = None
         self.model: Any = None
         self.segments: dict[int, Segment] = {}
-        self.source: Segment | None = None
         self.sink: Segment | None = None
         self.skeletons: list[Any] = []
-        self.specs: list[TensorSpec] = []
-        self.slots: list[tuple[list[Tensor], list[Tensor]]] = []
-        self.slot = 0
-        self.recent: deque[list[Tensor]] = deque()
+        self.slots: Slots | None = None
         self.tensors: list[Tensor] = []
         self.aliases: list[Tensor] = []
         self.lent: list[Any] = []
+        self.spent: list[Any] = []
         self.sets: list[list[Any]] = []
         self.results: list[list[Tensor]] = []
         self.profiler = Profiler(device)
@@ -88,6 +85,7 @@ class Harness:
         self.guard = Guard(device, ask=self.outside.ask, collects=lambda: self.outside.collects)
         self.stopwatch.wake, self.stopwatch.settle = (gc.enable,), (self.guard.settle,)
         self.speak = speaker(channel.sock, key)
+        self.outside.look = self.guard.look
         self.outside.insist = ender(self.guard.check, self.guard.changes, self.speak)
 
     def serve(self) -> None:
@@ -110,6 +108,7 @@ class Harness:
         speak, changes = self.speak, self.guard.changes
         while True:
             message, fds = self.channel.receive(None)
+            self.outside.looked = None
             self.outside.describe = functools.partial(theirs.failure, operation=message["op"], query=self.query)
             try:
                 reply = operations[message["op"]](message, fds) | {"ok": True}
@@ -121,9 +120,15 @@ class Harness:
                 close_all([fd for fd in fds if _is_open(fd)])
                 self.lent += self.stopwatch.held
                 reply = theirs.failure(error, message["op"], self.query)
-            self.outside.ask(theirs.forget, *self.lent)
+            self._let_go()
+            speak(reply | {"state": changes(self.outside.looked)})
+
+    def _let_go(self) -> None:
+        """Let go of what was lent; code that hangs on it runs where it belongs."""
+        if self.lent:
+            with contextlib.suppress(OutsideFailed):
+                self.outside.run(theirs.forget, *self.lent)
             self.lent.clear()
-            speak(reply | {"state": changes()})
 
     def share(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Map memory of the judge's, which later requests name by its number."""
@@ -255,36 +260,34 @@ class Harness:
 
     def arm(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Get ready to be timed on inputs that the judge will put into memory it has shared."""
-        self.source = self.segments[message["source"]]
+        source = self.segments[message["source"]]
         self.skeletons = message["inputs"]
         self.sink = self.segments[message["sink"]]
-        self.specs = specs_from(message["tensors"], self.source.size)
-        self.lent += [aliases for _, aliases in self.slots]
-        buffers = [self.source.read(self.specs, self.device) for _ in range(message["slots"])]
-        self.slots = [(tensors, aliases_of(tensors)) for tensors in buffers]
-        self.lent += self.recent
-        self.recent = deque()
+        self.lent += self.slots.lent if self.slots else ()
+        self.slots = Slots(source, specs_from(message["tensors"], source.size), message["slots"], self.device)
         return {}
 
     def timed(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
-        """Copy the inputs that lie ready to the next buffer, and time one call on them."""
-        assert self.source is not None
-        self.slot = (self.slot + 1) % len(self.slots)
-        tensors, aliases = self.slots[self.slot]
-        for tensor, spec in zip(tensors, self.specs, strict=True):
-            tensor.copy_(self.source.view(spec))
-        inputs, returned = self._lend(self.skeletons, aliases), list[Tensor]()
-        self.lent.append(returned)
+        """Copy the inputs that lie ready to the next buffer, and time one call on them.
+
+        Outputs that nobody will look at are not delivered. What can be let go of goes with the call, on its thread:
+        each hand-over takes longer than most kernels.
+        """
+        assert self.slots is not None
+        aliases = self.slots.turn()
+        inputs, returned, is_looked_at = self._lend(self.skeletons, aliases), list[Tensor](), message["looked_at"]
         before = len(self.loads)
-        milliseconds, outputs = self.stopwatch.time(self._forward(inputs), self._without_gradients, returned)
-        self.recent.append(outputs)  # the next ones come to lie elsewhere
-        if len(self.recent) == len(self.slots):
-            self.lent.append(self.recent.popleft())
-        delivered = self._deliver(outputs, self.sink)  # before any code of theirs can run again
-        codes = self.outside.run(theirs.codes_of, returned, aliases, self.model) if message["codes"] else []
+        self.spent, self.lent = self.lent + self.slots.spent(), []
+        how = (self._forward(inputs), self._without_gradients, returned if is_looked_at else None)
+        milliseconds, outputs = self.stopwatch.time(*how, is_looked_at=is_looked_at)
+        self.lent += self.slots.keep(outputs)
         reply = {"ms": milliseconds, "compiled": len(self.loads) - before, "skeleton": self.stopwatch.skeleton}
-        reply |= {"late_ms": self.stopwatch.late_ms, "settled": self.stopwatch.settled}
-        return reply | delivered | {"codes": codes, "launches": self.launches}
+        reply |= {"late_ms": self.stopwatch.late_ms, "launches": self.launches, "shapes": _shapes(outputs), "codes": []}
+        if is_looked_at:
+            reply |= self._deliver(outputs, self.sink)  # before any code of theirs can run again
+            jobs = (theirs.codes_of, returned, aliases, self.model), (theirs.forget, returned)
+            reply |= {"settled": self.stopwatch.settled, "codes": self.outside.run_all(*jobs)[0]}
+        return reply
 
     def _lend(self, skeletons: list[Any], tensors: list[Tensor]) -> list[Any]:
         """Arrange tensors as the arguments of a call; the lists among them are taken back when it is over."""
@@ -298,14 +301,17 @@ class Harness:
         return functools.partial(theirs.forwarded, self.model, inputs, scope)
 
     def _without_gradients(self, *jobs: Job) -> list[Any]:
-        """Do jobs on the candidate's thread, one right after the other, and count their launches."""
+        """Do jobs on the candidate's thread, one right after the other, count their launches, let go of `spent`."""
         grad, take, settle = torch._C._set_grad_enabled, self.launcher.take, self.guard.settle
-        *results, _, self.launches = self.outside.run_all((take,), (grad, False), *jobs, (grad, True), (take,))
-        for (function, *_), result in zip(jobs, results[2:], strict=True):
+        spent, self.spent = self.spent, []
+        ends = ((grad, True), (take,), (theirs.forget, *spent))
+        done = self.outside.run_all((take,), (grad, False), *jobs, *ends)
+        results, self.launches = done[2 : -len(ends)], done[-2]
+        for (function, *_), result in zip(jobs, results, strict=True):
             if function is settle:
                 self.guard.settled(result)
         self.outside.collects = True  # `settle` has switched it off, and has told if it was off before
-        return results[2:]
+        return results
 
     def preload(self, message: dict[str, Any], _fds: list[int]) -> dict[str, Any]:
         """Copy the sets of inputs of the burst that follows to the device."""
@@ -340,12 +346,15 @@ class Harness:
     def _deliver(self, outputs: list[Tensor], sink: Segment | None) -> dict[str, Any]:
         """Put outputs into the judge's memory, and say where; none if they do not fit."""
         assert sink is not None
-        shapes = [[str(output.dtype).removeprefix("torch."), list(output.shape)] for output in outputs]
         specs, size = layout(outputs)
         if size > sink.size:
-            return {"shapes": shapes, "tensors": None}
+            return {"shapes": _shapes(outputs), "tensors": None}
         sink.write(specs, outputs)
-        return {"shapes": shapes, "tensors": [list(spec) for spec in specs]}
+        return {"shapes": _shapes(outputs), "tensors": [list(spec) for spec in specs]}
+
+
+def _shapes(outputs: list[Tensor]) -> list[list[Any]]:
+    return [[str(output.dtype).removeprefix("torch."), list(output.shape)] for output in outputs]
 
 
 def _is_open(fd: int) -> bool:

@@ -41,6 +41,10 @@ class Outside:
         """Called after each function of `run` has returned, before anything else is done."""
         self.describe: Describe = _undescribed
         """Called out there with what a function raises."""
+        self.look: Callable[[], Any] = _unheeded
+        """Called out there when the functions of `run` have returned; nothing of the candidate's runs after it."""
+        self.looked: Any = None
+        """What it returned last; None if there is something to insist on since."""
         self.collects = True
         """Whether the collector of garbage was on when candidate code returned last."""
         self._pid = os.getpid()
@@ -70,9 +74,11 @@ class Outside:
         """
         insist = self.insist  # now, and not when somebody may have put something in its place
         # Out there, so that garbage of the candidate's is never collected in here.
-        (_, *answers, (_, collects), _) = self._wait_for([(gc.enable,), *jobs, (gc.isenabled,), (gc.disable,)])
+        jobs = ((gc.enable,), *jobs, (gc.isenabled,), (gc.disable,), (self.look,))
+        (_, *answers, (_, collects), _, (_, looked)) = self._wait_for(jobs)
         self.collects = collects is True
         insist()
+        self.looked = looked
         failed = [result for fine, result in answers if not fine]
         results = [result for _, result in answers]
         if failed:

@@ -83,8 +83,11 @@ class Guard:
 
     check: Callable[[], bool]
     """Says whether the harness can go on without running code of the candidate, and remembers if it cannot."""
-    changes: Callable[[], list[str]]
-    """Names what differs from the beginning, and what was done since."""
+    changes: Callable[..., list[str]]
+    """Names what differs from the beginning, and what was done since; given what `look` returned, it trusts that
+    nothing of the candidate's has run since `check`."""
+    look: Callable[[], list[str]]
+    """For the thread of the candidate's code: says what that has been left with."""
     accept: Callable[[str], None]
     """Takes what there is of one kind now for the beginning; for what we change before there is a candidate."""
     keep: Callable[[object], None]
@@ -111,8 +114,9 @@ class Guard:
         same = unchanged(ours, [*_OWNERS, *launch_types(device)], others)
         dispatched = undisturbed(_OPERATORS, _RESTLESS_KEYS)
         callbacks = tuple(registry.callback_list.__len__ for registry in _registries())
-        observe, frames = functools.partial(_observe, device, ask, collects, _overrides()), sys._current_frames
-        before, running = observe(), len(frames())
+        look, frames = functools.partial(_look, _looks(device)), sys._current_frames
+        observe = functools.partial(_observe, collects)
+        before, running = observe(ask(look)), len(frames())
         held, keep = unheld()
         for operator in _RANGES:
             keep(operator)
@@ -133,20 +137,20 @@ class Guard:
                 deeds.add("threads")
             return sound
 
-        def changes() -> list[str]:
-            if not check():
+        def changes(looked: Any = None) -> list[str]:
+            if looked is None and not check():
                 return [*deeds]
-            after = observe()
+            after = observe(ask(look) if looked is None else looked)
             found = {name for name, value in before.items() if after[name] != value} | deeds
             return [name for name in names if name in found]
 
         def accept(name: str) -> None:
-            before[name] = observe()[name]
+            before[name] = observe(ask(look))[name]
 
-        look = _looker()
-        self.accept = accept
-        self.check, self.changes, self.keep, self.settle = check, changes, keep, _settler(look)
-        self.settled = functools.partial(_note_settled, deeds, ask(look))
+        quick_look = _looker()
+        self.accept, self.look = accept, look
+        self.check, self.changes, self.keep, self.settle = check, changes, keep, _settler(quick_look)
+        self.settled = functools.partial(_note_settled, deeds, ask(quick_look))
         sys.addaudithook(audit_hook(deeds.add, functions_of(ours), leave))
 
 
@@ -163,14 +167,17 @@ def _registries() -> list[Any]:
     return [value for value in vars(_gpu_trace).values() if isinstance(value, CallbackRegistry)]
 
 
-def _observe(device: str, ask: Ask, collects: Callable[[], bool], overrides: Callable[[], int]) -> dict[str, str]:
-    """Look at everything that can be looked at from outside, and in one go at what a thread has to itself."""
+def _looks(device: str) -> tuple[Callable[[], Any], ...]:
+    """List what a thread is asked for that it has to itself."""
     modes = (_function_modes(), torch._C._len_torch_dispatch_stack)
     tracing = (sys.gettrace, sys.getprofile, get_eval_frame_callback)
     stream = (functools.partial(torch._C._cuda_getCurrentRawStream, 0),) if device == "cuda" else ()
-    looks = (*modes, *tracing, torch.is_grad_enabled, overrides, *stream)
-    answers = ask(_look, looks)
-    there = answers if type(answers) is list and all(type(each) is str for each in answers) else ["nonsense"]
+    return (*modes, *tracing, torch.is_grad_enabled, _overrides(), *stream)
+
+
+def _observe(collects: Callable[[], bool], looked: Any) -> dict[str, str]:
+    """Look at everything that can be looked at from outside; `looked` is what a thread was left with (`_looks`)."""
+    there = looked if type(looked) is list and all(type(each) is str for each in looked) else ["nonsense"] * 8
     return {
         "modes": " ".join(there[:2]),
         "operators": there[6],

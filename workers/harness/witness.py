@@ -15,6 +15,7 @@ import struct
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from json.encoder import c_make_encoder, encode_basestring_ascii  # type: ignore[attr-defined]
+from operator import is_, itemgetter
 from types import CellType, FunctionType, ModuleType
 from typing import Any
 
@@ -28,7 +29,7 @@ _RESTLESS = frozenset(
 )
 #: Operators of torch that are looked at at a time, and functions of ours whose code is: to look at one takes half a
 #: microsecond under an audit hook, and whoever changes it cannot keep that from the hook.
-SAMPLED, CODES_AT_A_TIME = 4, 40
+SAMPLED, CODES_AT_A_TIME = 4, 10
 #: Where CPython keeps the version of a dictionary (`PyDictObject.ma_version_tag`), with pointers of as many bytes.
 _VERSION_AT, _POINTER_BYTES = 24, 8
 #: Stands for a name that is not there.
@@ -97,32 +98,30 @@ def unchanged(
         *((vars(owner), _callables(owner), None) for owner in theirs),
         (sys.modules, dict(modules or {}), None),
     ]
-    known = [
-        [version_of(held), None, held.get, held.__len__, tuple(items.items()), size] for held, items, size in watched
-    ]
+    known = tuple((held.get, held.__len__, tuple(items.items()), size) for held, items, size in watched)
+    versions = tuple(version_of(held) for held, _, _ in watched)
+    before = [[0] * len(versions)]
     recoded = _recoded(ours)
-    modules_of = tuple((owner, type(owner)) for owner in (*ours, *theirs) if isinstance(owner, ModuleType))
-    kind, absent = type, _ABSENT
+    of_modules = tuple(owner for owner in (*ours, *theirs) if isinstance(owner, ModuleType))
+    kinds = tuple(map(type, of_modules))
+    every, both, each, number, same, kind, absent = map, zip, all, itemgetter(0), is_, type, _ABSENT
 
-    def is_held(entry: list[Any]) -> bool:
-        version, before, get, count, items, size = entry
-        now = version[0]
-        if now == before and now != 0:
-            return True
+    def is_held(entry: tuple[Any, ...]) -> bool:
+        get, count, items, size = entry
         for name, value in items:
             if get(name, absent) is not value:
                 return False
-        entry[1] = now
         return size is None or count() == size
 
     def check() -> bool:
-        for entry in known:
-            if not is_held(entry):
-                return False
-        for module, its in modules_of:
-            if kind(module) is not its:  # a class of its own answers for a module's names
-                return False
-        return not recoded()
+        now = [*every(number, versions)]
+        if now != before[0] or 0 in now:
+            for entry, new, old in both(known, now, before[0]):
+                if (new != old or new == 0) and not is_held(entry):
+                    return False
+            before[0] = now
+        # A class of its own answers for a module's names.
+        return each(every(same, every(kind, of_modules), kinds)) and not recoded()
 
     return check
 
@@ -175,7 +174,7 @@ def version_of(held: Mapping[str, object]) -> Sequence[int]:
     `held` is a dictionary, or what `vars` gives for a class. CPython before 3.14 keeps such a number (PEP 509).
     """
     inner = held if isinstance(held, dict) else gc.get_referents(held)[0]
-    if not _HAS_VERSIONS or type(inner) is not dict:
+    if not _HAS_VERSIONS or not isinstance(inner, dict):
         return (0,)
     number = ctypes.c_uint64.from_address(id(inner) + _VERSION_AT)
     return memoryview(number).cast("B").cast("Q")

@@ -7,6 +7,7 @@ more.
 """
 
 import contextlib
+import functools
 import itertools
 import secrets
 import socket
@@ -122,11 +123,8 @@ class Judge:
                     with self._candidate(timed), self._stage("line_up"):
                         performance = self._line_up(timed, reference, result, timed_ends)
             self.spares.fill()
-            with self._device(alone=True):
-                timed.remote.resume()
-                with self._candidate(timed):
-                    performance.measure()
-                performance.compare_alone()
+            performance.measure()
+            performance.compare_alone()
 
     def _reference(self) -> Reference:
         with self._stage("reference"):
@@ -146,6 +144,14 @@ class Judge:
         """Use the device for the length of a block, beside other lanes or alone; the time to get it is nobody's."""
         with self.gate.alone() if alone else self.gate.shared():
             yield
+
+    @contextmanager
+    def _awake(self, session: Session, *, alone: bool = False) -> Iterator[None]:
+        """Use the device for the length of a block with a candidate process that stands still otherwise."""
+        with self._device(alone=alone):
+            session.remote.resume()
+            with self._candidate(session):
+                yield
 
     def _give_way(self) -> None:
         """Let lanes that want the device alone have it, between two requests; processes of this one stand still."""
@@ -226,8 +232,8 @@ class Judge:
     def _line_up(
         self, timed: Session, reference: Reference, result: TrialResult, ends: contextlib.ExitStack
     ) -> Performance:
-        problem = self.request.problem
-        performance = Performance(timed, reference, problem, self.protocol, self.facts, result, self._stage)
+        problem, device = self.request.problem, functools.partial(self._awake, timed)
+        performance = Performance(timed, reference, problem, self.protocol, self.facts, result, self._stage, device)
         ends.callback(performance.close)
         performance.line_up()
         return performance

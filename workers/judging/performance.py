@@ -1,7 +1,7 @@
 """Performance: what a candidate takes against the reference, and what of that is its own, in a fresh process."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from drkernel_q.artefact import ProfileRow
@@ -32,16 +32,19 @@ class Performance:
         facts: Facts,
         checked: TrialResult,
         stage: Callable[[str], AbstractContextManager[None]],
+        device: Callable[..., AbstractContextManager[None]],
     ) -> None:
         """Build the candidate in `session`, a second, fresh process, which knows nothing of the one that was checked.
 
-        What comes of it goes into `facts`; `stage` surrounds each part.
+        What comes of it goes into `facts`. From `measure` on `stage` surrounds each part, and `device`, where its time
+        is looked at with `alone=True`.
         """
         self.problem = problem
         self.protocol = protocol
         self.facts = facts
         self.checked = checked
         self.stage = stage
+        self.device = device
         facts.raw["seeds"]["weights"].append(trial.build(session, reference))
         self.candidate = CandidateSide(session, reference)
         self.candidate.unusual = facts.hack_check.unusual
@@ -59,11 +62,10 @@ class Performance:
             CandidateFailed: it failed, now that it is measured.
         """
         if self.field is not None:
-            with self.stage("timing"):
+            with self.device(alone=True), self.stage("timing"):
                 self._time(self.field)
         if Stage.PROFILE in self.protocol.stages:
-            with self.stage("profile"):
-                self._profile()
+            self._profile()
         self._compare_processes()
 
     def compare_alone(self) -> None:
@@ -79,7 +81,7 @@ class Performance:
         alone_ms = known.find_alone(version)
         if alone_ms is None or abs(measured.reference_ms / alone_ms - 1) > USUAL[self.candidate.reference.device]:
             self.candidate.session.close()
-            with self.stage("alone"):
+            with self.device(alone=True), self.stage("alone"):
                 alone_ms = timing.time_alone(self.candidate.reference, version)
             known.keep_alone(version, alone_ms)
         self.facts.timing = measured.model_copy(update={"reference_alone_ms": alone_ms})
@@ -116,13 +118,24 @@ class Performance:
         facts = self.facts
         claimed_ms = facts.timing.candidate_ms if facts.timing else None
         other = facts.hack_check.other_mode(self.protocol.mode)
-        examination = profiling.examine(self.candidate, self.protocol, claimed_ms, both_modes=other is not None)
+        around = profiling.Around(self._recording, self._profiling)
+        examination = profiling.examine(self.candidate, self.protocol, claimed_ms, around, both_modes=other is not None)
         facts.profile = examination.profile
         facts.numbers["profiled_launches"] = examination.launches
         facts.raw["profile"] = [ProfileRow(**row._asdict()) for row in examination.rows]
         facts.hack_check.add_kernels(self.protocol.mode, own_names(facts.profile))
         if other is not None:
             facts.hack_check.add_kernels(other, examination.others)
+
+    @contextmanager
+    def _recording(self) -> Iterator[None]:
+        with self.device(), self.stage("recording"):
+            yield
+
+    @contextmanager
+    def _profiling(self) -> Iterator[None]:
+        with self.device(alone=True), self.stage("profile"):
+            yield
 
     def _compare_processes(self) -> None:
         """Hold what the timed process did against what the checked one did."""

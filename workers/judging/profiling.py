@@ -6,7 +6,8 @@ both ends, a kernel for each launch), to hold as many calls as were asked for, a
 
 import secrets
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from math import inf
 from statistics import median
 from typing import NamedTuple
@@ -42,8 +43,22 @@ class Examination(NamedTuple):
     """Own kernels that ran in a call in the mode that is not scored; None where that was not recorded."""
 
 
+class Around(NamedTuple):
+    """What surrounds the parts of an examination."""
+
+    recording: Callable[[], AbstractContextManager[None]]
+    """The start and the end of a recording, which take time and measure none."""
+    calls: Callable[[], AbstractContextManager[None]]
+    """Calls whose time is looked at."""
+
+
 def examine(
-    candidate: CandidateSide, protocol: Protocol, claimed_ms: float | None, *, both_modes: bool = False
+    candidate: CandidateSide,
+    protocol: Protocol,
+    claimed_ms: float | None,
+    around: Around,
+    *,
+    both_modes: bool = False,
 ) -> Examination:
     """Profile some calls of the candidate and check what they give; `claimed_ms` is what it was timed with, if it was.
 
@@ -53,15 +68,18 @@ def examine(
     device, others = candidate.reference.device, None
     calls = PROFILED_CALLS[device]
     for _ in range(1 + RETRIES):
-        candidate.timed()  # as the first of a session, the next call would pay for its start
-        candidate.warm = candidate.warm or len(candidate.calls)
-        candidate.session.start_profile(train=candidate.reference.train)
+        with around.recording():
+            candidate.timed()  # as the first of a session, the next call would pay for its start
+            candidate.warm = candidate.warm or len(candidate.calls)
+            candidate.session.start_profile(train=candidate.reference.train)
         before = len(candidate.calls)
-        times = [candidate.timed() for _ in range(calls)]
+        with around.calls():
+            times = [candidate.timed() for _ in range(calls)]
         made = candidate.calls[before:]
-        if both_modes and device == "cuda":
-            _call_in_other_mode(candidate)
-        recording = candidate.session.stop_profile()
+        with around.recording():
+            if both_modes and device == "cuda":
+                _call_in_other_mode(candidate)
+            recording = candidate.session.stop_profile()
         trace = recording.trace
         if trace.fault is None:
             # What the calls themselves took, if that is less: one that waits for the host takes no two times the same.
@@ -75,7 +93,10 @@ def examine(
         if profile.fault is None:
             break
     if profile.fault is None and protocol.backend != "any" and not candidate.reference.train:
-        share = unreplaced(profile, time_reference(candidate.reference)) if has_others(profile) else 0.0
+        share: float | None = 0.0
+        if has_others(profile):
+            with around.calls():
+                share = unreplaced(profile, time_reference(candidate.reference))
         profile = profile.model_copy(update={"unreplaced": share})
     return Examination(profile, trace.rows, sum(answer.own_launches for answer in made), others)
 

@@ -223,20 +223,21 @@ class Session:
     def timed(self, expected: Expected, *, is_looked_at: bool = True) -> tuple[float, Answer]:
         """Time one call on the inputs that lie ready; return the milliseconds claimed, and what comes with them.
 
-        Where outputs are not looked at, the process delivers them all the same, but nobody fetches them or asks for
-        their codes: both cost more than most calls.
+        Outputs that are not looked at are not delivered, and their codes are not asked for: both take longer than most
+        calls.
 
         Outputs are nested, shaped and typed like those of `expected`; numbers beside them are the caller's to compare.
         """
         sink = self._take(expected)
         start = time.perf_counter()
-        reply = self._ask("timed", {"codes": is_looked_at})
+        reply = self._ask("timed", {"looked_at": is_looked_at})
         most_ms = (time.perf_counter() - start) * 1e3
         with reading("time"):
             milliseconds = number(reply["ms"])
             if not SHORTEST_MS <= milliseconds <= most_ms:
                 raise ValueError(f"{milliseconds:.3g} ms within {most_ms:.3g} ms")
-            late_ms, settled, compiled = number(reply["late_ms"]), reply["settled"] is True, int(reply["compiled"])
+            late_ms, compiled = number(reply["late_ms"]), int(reply["compiled"])
+            settled = not is_looked_at or reply["settled"] is True
         answer = read_answer(reply, expected, sink, self.device, scalars=False, is_looked_at=is_looked_at)
         return milliseconds, answer._replace(late_ms=late_ms, settled=settled, compiled=compiled)
 
