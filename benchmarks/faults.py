@@ -147,12 +147,10 @@ def run(
     benches: Sequence[Bench],
     mix: list[Faulty | None],
     ends_at: float,
-    kernel_deadline_s: float,
-    stages: tuple[str, ...],
+    options: dict[str, Any],
 ) -> list[Row]:
     """Judge all of them, until one of the devices is quarantined or it is too late."""
     problem = builtin("softmax")
-    options = {"stages": stages, "kernel_deadline_s": kernel_deadline_s, "timing_budget_s": 0.5}
     rows: list[Row] = []
 
     def judge(bench: Bench, job: tuple[int, Faulty | None]) -> bool:
@@ -179,6 +177,7 @@ def run(
 @click.option("--share", default=0.2, show_default=True, help="Share of faulty candidates.")
 @click.option("--seconds", default=math.inf, help="Begin no further evaluation after this.")
 @click.option("--kernel-deadline", default=3.0, show_default=True, help="Seconds after which a candidate hangs.")
+@click.option("--budget", default=0.5, show_default=True, help="Seconds that the timing stage aims to stay within.")
 @click.option(
     "--stage",
     "stages",
@@ -195,6 +194,7 @@ def main(
     share: float,
     seconds: float,
     kernel_deadline: float,
+    budget: float,
     stages: tuple[str, ...],
     lanes: int,
     seed: int,
@@ -205,7 +205,9 @@ def main(
     kind = device.partition(":")[0]
     benches = open_lanes(device, lanes, 2**30 if kind == "cpu" else None)
     start = time.monotonic()
-    rows = run(benches, plan(KINDS[kind], evaluations, share), start + seconds, kernel_deadline, stages or tuple(Stage))
+    mix = plan(KINDS[kind], evaluations, share)
+    options = {"stages": stages or tuple(Stage), "kernel_deadline_s": kernel_deadline, "timing_budget_s": budget}
+    rows = run(benches, mix, start + seconds, options)
     found = summary(rows, time.monotonic() - start, device) | {"lanes": len(benches)}
     quarantined = next(filter(None, (bench.evaluator.quarantine for bench in benches)), None)
     found |= {"quarantined": quarantined.model_dump() if quarantined else None}

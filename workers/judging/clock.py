@@ -27,9 +27,8 @@ BURST = {"cuda": 20, "cpu": 6}
 SHORT_MS = 300.0
 #: A burst has room for at least this many calls, or the rule is not applied.
 SHORTEST_BURST = 3
-#: Bursts of each length, and of empty calls; on a device these differ by little from one burst to the next.
-BURSTS = {"cuda": 2, "cpu": 3}
-EMPTY_BURSTS = {"cuda": 1, "cpu": 3}
+#: Bursts of each length, of either side, in one reading.
+BURSTS = {"cuda": 1, "cpu": 3}
 #: Noise of a call's time as a burst shows it, what a request may cost beyond empty calls in the judge, and measurements
 #: before a claim that lacks more counts as a lie.
 NOISE_MS = {"cuda": 0.2, "cpu": 2.0}
@@ -156,12 +155,10 @@ def read_clock(candidate: Bursting, empty: Bursting, device: str, claimed_ms: fl
     """
     many = _calls(candidate, device, claimed_ms)
     lengths = (many,) if device == "cuda" else (many, many // 3)
-    sides = (("candidate", candidate, BURSTS[device]), ("empty", empty, EMPTY_BURSTS[device]))
     paces = [
         (name, calls, side.burst(calls))
-        for turn in range(BURSTS[device])
-        for name, side, bursts in sides
-        if turn < bursts
+        for _ in range(BURSTS[device])
+        for name, side in (("candidate", candidate), ("empty", empty))
         for calls in lengths
     ]
 

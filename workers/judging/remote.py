@@ -9,7 +9,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from drkernel_q.errors import InfrastructureFailure
@@ -108,9 +108,15 @@ class RemoteCandidate:
             self._checked(self._wait(self._begun.pop(0)))
 
     def ask(
-        self, operation: str, message: dict[str, Any], fds: Sequence[int] = (), *, deadline_s: float
+        self,
+        operation: str,
+        message: dict[str, Any],
+        fds: Sequence[int] = (),
+        *,
+        deadline_s: float,
+        meanwhile: Callable[[], None] | None = None,
     ) -> dict[str, Any]:
-        """Send one request and return the reply.
+        """Send one request and return the reply; what is to be done `meanwhile` is done before it is waited for.
 
         Raises:
             CandidateFailed: an exception, a crash, a deadline, too much memory, or nonsense instead of a reply; the
@@ -119,6 +125,8 @@ class RemoteCandidate:
         self._insist()
         self.settle()
         self._send(operation, message, fds, deadline_s)
+        if meanwhile is not None:
+            meanwhile()
         return self._checked(self._wait(deadline_s))
 
     @contextlib.contextmanager

@@ -23,7 +23,7 @@ from workers.judging.side import CandidateSide, ReferenceSide, Side, Version
 
 #: Warm-up of each side, seconds and calls at least.
 WARM_UP_S = {"cuda": 0.01, "cpu": 0.0}
-WARM_UP_CALLS = {"cuda": 10, "cpu": 1}
+WARM_UP_CALLS = {"cuda": 6, "cpu": 1}
 #: Seconds of calls of all sides before the first block: the device may have been idle since they were warm, and slow.
 WAKING_S = {"cuda": 0.01, "cpu": 0.0}
 #: Races until the reference's own time is steady from the first block to the last: a device that was idle speeds up.
