@@ -17,6 +17,7 @@ from typing import Any
 import click
 
 from benchmarks.busy import busy_share, watched
+from benchmarks.faults import described
 from benchmarks.lanes import open_lanes, spread
 from drkernel_q.evaluation import Evaluation, Stage
 from tests.judging import EXAMPLES, Bench, builtin
@@ -78,6 +79,8 @@ def main(device: str, count: int, seconds: float, budget: float, lanes: int, che
         if start > ends_at:
             return False
         evaluation = bench.judge(builtin("softmax"), variant(number), timing_budget_s=budget, stages=stages)
+        if not evaluation.honest_and_correct:
+            click.echo(f"kernel {number} is not clean: {described(evaluation)}", err=True)
         found.append((time.perf_counter() - start, evaluation))
         return True
 

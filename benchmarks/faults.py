@@ -1,9 +1,9 @@
 """Whether innocent evaluations suffer from faulty ones: many of both, in a random mix, in the lanes of one device.
 
 `PYTHONPATH=. python benchmarks/faults.py --device cuda:0 --seconds 560` prints a table and one JSON line: innocent
-failures and wrong outcomes (both should be 0), evaluations a minute, and host memory of the worker, its zygotes and its
-judges, and device memory, in the first and in the last tenth of the run. On a GPU faulty candidates make real CUDA
-errors; on the cpu device others take their place.
+failures and wrong outcomes (both should be 0), evaluations a minute, host memory of the worker, its zygotes and its
+judges in the first and in the last tenth of the run, and device memory before and after it, when nothing is judged. On
+a GPU faulty candidates make real CUDA errors; on the cpu device others take their place.
 """
 
 import json
@@ -36,6 +36,8 @@ KINDS = {
     ),
 }
 SOFTMAX = (EXAMPLES / "softmax.py").read_text()
+#: Until candidate processes that wait for work have their contexts, seconds.
+REST_S = 3.0
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -64,8 +66,9 @@ def is_right(faulty: Faulty | None, result: Evaluation | Failure) -> bool:
 def described(result: Evaluation | Failure) -> str:
     """Say what was said, in a line."""
     if isinstance(result, Failure):
-        return f"{result.kind}: {result.message[:200]}"
-    words = (result.outcome.value, result.integrity.value, result.fault, [item.code for item in result.evidence])
+        return f"{result.kind}: {result.message[-400:]}"
+    evidence = [f"{item.code}: {item.detail}" for item in result.evidence]
+    words = (result.outcome.value, result.integrity.value, result.fault, evidence)
     return f"{' '.join(map(str, words))} {(result.error or '')[-120:]!r}"
 
 
@@ -78,15 +81,22 @@ def plan(kinds: tuple[Faulty, ...], count: int, share: float) -> list[Faulty | N
 
 
 def memory(benches: Sequence[Bench]) -> dict[str, int]:
-    """Measure resident memory of our processes, of zygotes and judges on average, and device memory in use, bytes."""
+    """Measure resident memory of our processes, of zygotes and judges on average, bytes."""
     families = [bench.evaluator.family for bench in benches]
     zygotes = [family._zygote.process.pid for family in families if family._zygote and family._zygote.process]
     judges = [family._kept.child.pid for family in families if family._kept]
     found = {"worker": _resident_bytes([os.getpid()])}
     with suppress(OSError):  # one of them has just ended
         found |= {name: _resident_bytes(pids) for name, pids in (("zygote", zygotes), ("judge", judges)) if pids}
-    device = benches[0].evaluator.health.monitor.used_bytes()
-    return found if device is None else found | {"device": device}
+    return found
+
+
+def device_bytes(benches: Sequence[Bench]) -> int | None:
+    """Measure device memory in use when each lane has judged something and has nothing to do; None on a CPU."""
+    for bench in benches:
+        bench.judge(builtin("softmax"), SOFTMAX, deadline_s=120.0)
+    time.sleep(REST_S)
+    return benches[0].evaluator.health.monitor.used_bytes()
 
 
 def _resident_bytes(pids: list[int]) -> int:
@@ -94,18 +104,20 @@ def _resident_bytes(pids: list[int]) -> int:
 
 
 def trend(rows: list[Row], name: str) -> dict[str, float] | None:
-    """Compare the first tenth of a run with the last, in MiB, and give the growth in percent.
-
-    It is the median of each that counts; of device memory the least, since there is more when a lane is at work.
-    """
-    series = [row.bytes_in_use[name] / 2**20 for row in rows if name in row.bytes_in_use]
+    """Compare the medians of the first tenth of a run and of the last."""
+    series = [row.bytes_in_use[name] for row in rows if name in row.bytes_in_use]
     tenth = max(len(series) // 10, 1)
-    if not series:
-        return None
-    middle = min if name == "device" else statistics.median
-    first, last = middle(series[:tenth]), middle(series[-tenth:])
-    growth = 100 * (last / first - 1)
-    return {"first_mib": round(first, 1), "last_mib": round(last, 1), "growth_percent": round(growth, 2)}
+    return growth(statistics.median(series[:tenth]), statistics.median(series[-tenth:])) if series else None
+
+
+def growth(first: float, last: float) -> dict[str, float]:
+    """Say by how much bytes have grown, in MiB and in percent."""
+    percent = 100 * (last / first - 1)
+    return {
+        "first_mib": round(first / 2**20, 1),
+        "last_mib": round(last / 2**20, 1),
+        "growth_percent": round(percent, 2),
+    }
 
 
 def summary(rows: list[Row], seconds: float, device: str) -> dict[str, Any]:
@@ -113,7 +125,7 @@ def summary(rows: list[Row], seconds: float, device: str) -> dict[str, Any]:
     kinds = list(dict.fromkeys(["honest", *(row.kind for row in rows)]))
     groups = {kind: [row for row in rows if row.kind == kind] for kind in kinds}
     wrong = {kind: sum(bool(row.wrong) for row in group) for kind, group in groups.items()}
-    trends = {name: trend(rows, name) for name in ("worker", "zygote", "judge", "device")}
+    trends = {name: trend(rows, name) for name in ("worker", "zygote", "judge")}
     return {
         "benchmark": "faults",
         "device": device,
@@ -138,7 +150,7 @@ def table(rows: list[Row], found: dict[str, Any]) -> str:
     """Format the summary for people."""
     lines = ["| candidates | evaluations | wrong | p50 s |", "|---|---|---|---|"]
     lines += [f"| {kind} | {' | '.join(map(str, each.values()))} |" for kind, each in found["kinds"].items()]
-    lines += ["", "| memory | first tenth MiB | last tenth MiB | growth % |", "|---|---|---|---|"]
+    lines += ["", "| memory | at first, MiB | at last, MiB | growth % |", "|---|---|---|---|"]
     lines += [f"| {name} | {' | '.join(map(str, each.values()))} |" for name, each in found["memory"].items()]
     return "\n".join([*lines, *(f"WRONG: {row.kind}: {row.wrong}" for row in rows if row.wrong)])
 
@@ -204,6 +216,7 @@ def main(
     random.seed(seed)
     kind = device.partition(":")[0]
     benches = open_lanes(device, lanes, 2**30 if kind == "cpu" else None)
+    before = device_bytes(benches)
     start = time.monotonic()
     mix = plan(KINDS[kind], evaluations, share)
     options = {"stages": stages or tuple(Stage), "kernel_deadline_s": kernel_deadline, "timing_budget_s": budget}
@@ -211,6 +224,8 @@ def main(
     found = summary(rows, time.monotonic() - start, device) | {"lanes": len(benches)}
     quarantined = next(filter(None, (bench.evaluator.quarantine for bench in benches)), None)
     found |= {"quarantined": quarantined.model_dump() if quarantined else None}
+    if before is not None and quarantined is None:
+        found["memory"]["device"] = growth(before, device_bytes(benches) or 0)
     for bench in benches:
         bench.close()
     click.echo(table(rows, found))

@@ -170,9 +170,10 @@ class Evaluator:
             if again:
                 self.family.keep(process)
             else:
+                words = process.last_words()
                 status = self.family.end(process)
                 if heard.pop("died", False) and status is not None:
-                    heard["fault"] = fault.of_status(status)
+                    heard["fault"] = fault.of_status(status, words)
         return answer
 
     def _proven(

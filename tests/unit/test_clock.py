@@ -99,7 +99,7 @@ def test_whoever_lies_about_the_pace_is_seen_by_the_time_of_a_burst(liar: Bursts
     assert clock.noise_ms == NOISE_MS[device]
 
 
-@pytest.mark.parametrize(("claimed_ms", "readings"), [(4990.0, 1), (100.0, CHECKS)])
+@pytest.mark.parametrize(("claimed_ms", "readings"), [(4990.0, 1), (100.0, CHECKS["cpu"])])
 def test_the_clock_is_read_until_it_agrees(claimed_ms: float, readings: int) -> None:
     candidate = Bursts(5000.0)
     clock = read_until_agreed(candidate, Stopwatch("cpu"), "cpu", claimed_ms)

@@ -4,10 +4,12 @@ import os
 import signal
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.isolation import fault
+from workers.judging.judge import _failure
 
 
 class AcceleratorError(RuntimeError):
@@ -101,6 +103,13 @@ def test_the_end_of_a_process_has_a_word(action: object, word: str) -> None:
     assert fault.of_status(os.waitpid(pid, 0)[1]) == word
 
 
+def test_trusted_code_that_ends_for_want_of_device_memory_says_so_with_its_last_words() -> None:
+    words = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 512.00 MiB."
+    assert fault.of_status(1 << 8, words) == fault.DEVICE_MEMORY
+    assert fault.of_status(1 << 8, "MemoryError") == "exit:1"
+    assert fault.of_status(signal.SIGKILL, words) == "signal:SIGKILL"
+
+
 def test_which_faults_call_for_a_look_at_the_device() -> None:
     calls = {"cuda:illegal_address", "cuda:other", "cuda:devices_unavailable", "signal:SIGSEGV", "exit:0", "deadline"}
     calls |= {"host:out_of_memory", "nonsense", "xid:31"}
@@ -117,3 +126,8 @@ def test_only_a_known_word_is_believed(claim: object) -> None:
     word = fault.claimed(claim)
     assert word is None or word == claim
     assert word is None or word == "host:out_of_memory" or fault.describe(word).startswith("CUDA error: ")
+
+
+def test_a_judge_without_memory_names_what_it_lacked() -> None:
+    message, word = _failure(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1 GiB."), "cpu").values()
+    assert (message["kind"], word) == ("infrastructure", fault.DEVICE_MEMORY)

@@ -41,10 +41,10 @@ def reference() -> Reference:
 
 
 @contextlib.contextmanager
-def rehearsed(family: Family, reference: Reference, source: str) -> Iterator[Session]:
+def rehearsed(family: Family, reference: Reference, source: str, deadline_s: float = 20.0) -> Iterator[Session]:
     assert family._zygote is not None
     zygote = family._zygote
-    session = Session(lambda: RemoteCandidate(zygote, 2**31), "cpu", 20.0, lambda: 60.0)
+    session = Session(lambda: RemoteCandidate(zygote, 2**31), "cpu", deadline_s, lambda: 60.0)
     session.remote.wait_ready()
     try:
         with session.ahead():
@@ -101,6 +101,15 @@ def test_what_fails_says_so_at_once(family: Family, reference: Reference, source
         with pytest.raises(CandidateFailed) as failed:
             session.remote.reach()
         assert failed.value.outcome is outcome
+
+
+def test_one_that_hangs_is_waited_for_once_and_not_for_all_that_was_begun(family: Family, reference: Reference) -> None:
+    with rehearsed(family, reference, "while True: pass", deadline_s=1.0) as session:
+        start = time.monotonic()
+        with pytest.raises(CandidateFailed, match="no answer within 1 s") as failed:
+            session.remote.reach()
+        assert failed.value.outcome is Outcome.TIMEOUT
+        assert time.monotonic() - start < 3.0, "five requests were begun"
 
 
 def test_one_that_dies_while_it_waits_is_noticed(family: Family, reference: Reference) -> None:

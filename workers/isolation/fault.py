@@ -118,9 +118,14 @@ def _named(error: BaseException) -> str | None:
     return None if not isinstance(number, int) else f"cuda:{_NAMES.get(number, 'other')}"
 
 
-def of_status(status: int) -> str:
-    """Name the end of a process that should have gone on, from its wait status."""
+def of_status(status: int, last_words: str = "") -> str:
+    """Name the end of a process that should have gone on, from its wait status.
+
+    `last_words` are those of trusted code: an exception may have ended it for want of memory that others have.
+    """
     if not os.WIFSIGNALED(status):
+        if "CUDA" in last_words and "out of memory" in last_words:
+            return DEVICE_MEMORY
         return f"exit:{os.waitstatus_to_exitcode(status)}"
     number = os.WTERMSIG(status)
     try:

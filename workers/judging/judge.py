@@ -305,7 +305,7 @@ def main(conn: int, zygote_fd: int, device: str, memory_bytes: int) -> None:
         judge = Judge(request, environment, spares, channel, job["gate"])
         try:
             evaluation = judge.evaluate().model_dump(mode="json", round_trip=True)
-        except (BadProblem, TimedOut, InfrastructureFailure, torch.AcceleratorError) as error:
+        except (BadProblem, TimedOut, InfrastructureFailure, torch.AcceleratorError, torch.OutOfMemoryError) as error:
             return _failure(error, device), False
         return {"evaluation": evaluation, "artefacts": judge.facts.artefacts()}, next(count) < MOST_EVALUATIONS
 
@@ -317,7 +317,8 @@ def _failure(error: Exception, device: str) -> dict[str, Any]:
     kind: Literal["problem", "deadline", "infrastructure"] = "infrastructure"
     if isinstance(error, BadProblem | TimedOut):
         kind = "problem" if isinstance(error, BadProblem) else "deadline"
-    message = f"The judge's own device failed: {error}" if isinstance(error, torch.AcceleratorError) else str(error)
+    is_of_torch = isinstance(error, torch.AcceleratorError | torch.OutOfMemoryError)
+    message = f"The judge's own device failed: {error}" if is_of_torch else str(error)
     used = device == "cuda" and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
     behind = error.__cause__ if isinstance(error.__cause__, Exception) else error
     found = fault.of_exception(behind, torch.cuda.current_stream().query if used else lambda: True)

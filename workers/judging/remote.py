@@ -147,20 +147,20 @@ class RemoteCandidate:
         return self._hold[1].fileno()
 
     def reach(self) -> None:
-        """Wait for what was begun, or until it waits for us.
+        """Wait for what was begun, each for its own deadline, or until it waits for us.
 
         Raises:
             CandidateFailed: one of the requests ended as in `ask`.
         """
         while self._begun:
-            if self._hold is not None and self._waits_for_us(self._hold[0], sum(self._begun)):
+            ends_at = time.monotonic() + self._begun[0]
+            if self._hold is not None and self._waits_for_us(self._hold[0], ends_at):
                 return
-            self._checked(self._wait(self._begun.pop(0)))
+            self._checked(self._wait(self._begun.pop(0), ends_at))
 
-    def _waits_for_us(self, hold: socket.socket, deadline_s: float) -> bool:
+    def _waits_for_us(self, hold: socket.socket, ends_at: float) -> bool:
         """Wait for either: that the process waits (True), or that it has answered, is gone or late."""
         assert self.child is not None
-        ends_at = time.monotonic() + deadline_s
         watched: list[int] = [hold.fileno(), self.channel.fileno(), self.child.pidfd]
         while time.monotonic() < ends_at:
             ready, _, _ = select.select(watched, [], [], _SLICE_S)
@@ -201,8 +201,9 @@ class RemoteCandidate:
         except WireClosed:
             self._fail_by_death()
 
-    def _wait(self, deadline_s: float) -> dict[str, Any]:
-        deadline = time.monotonic() + deadline_s
+    def _wait(self, deadline_s: float, ends_at: float | None = None) -> dict[str, Any]:
+        """Wait for a reply until `deadline_s` are over, which may have begun before."""
+        deadline = time.monotonic() + deadline_s if ends_at is None else ends_at
         assert self.child is not None
         watched = [self.channel.fileno(), self.child.pidfd, *([self._marked[0]] if self._marked else [])]
         while True:
