@@ -4,8 +4,8 @@
 (4096x8192 in fp32 on a GPU): 5 correctness trials, about 100 timed calls, profile and integrity, two fresh processes
 for each kernel, in as many lanes as a worker would have. It prints one JSON line: evaluations a minute, median and 95th
 percentile of the seconds of one, seconds by stage, the share of the time in which the device was timed or profiled, the
-share in which it ran any kernel (as NVML counts; null on the cpu device), and how far the speedups scatter. With
-`--checks` nothing is timed or profiled: lanes share the device all the time, and it shows what that costs.
+share in which it ran any kernel (as NVML counts; null on the cpu device), how far the speedups scatter, and by how much
+the judge's clock differs from what was claimed (least, median, most). With `--checks` nothing is timed or profiled: lanes share the device all the time, and it shows what that costs.
 """
 
 import json
@@ -46,6 +46,7 @@ def summary(found: list[tuple[float, Evaluation]], elapsed_s: float) -> dict[str
     timings = [evaluation.timing for _, evaluation in found if evaluation.timing]
     speedups = [timing.speedup for timing in timings]
     scatter = statistics.stdev(speedups) / statistics.mean(speedups) if len(speedups) > 1 else None
+    apart_us = sorted(1e3 * (timing.judge_ms - timing.candidate_ms) for timing in timings if timing.judge_ms)
     alone_s = sum(sum(stages.get(stage, ())) for stage in ALONE)
     return {
         "evaluations": len(found),
@@ -58,6 +59,9 @@ def summary(found: list[tuple[float, Evaluation]], elapsed_s: float) -> dict[str
         "timed_share": round(alone_s / elapsed_s, 3),
         "speedup": round(statistics.median(speedups), 4) if speedups else None,
         "speedup_cv_percent": round(100 * scatter, 2) if scatter is not None else None,
+        "clock_minus_claim_us": [round(each, 1) for each in (apart_us[0], statistics.median(apart_us), apart_us[-1])]
+        if apart_us
+        else None,
     }
 
 
