@@ -5,7 +5,8 @@
 for each kernel, in as many lanes as a worker would have. It prints one JSON line: evaluations a minute, median and 95th
 percentile of the seconds of one, seconds by stage, the share of the time in which the device was timed or profiled, the
 share in which it ran any kernel (as NVML counts; null on the cpu device), how far the speedups scatter, and by how much
-the judge's clock differs from what was claimed (least, median, most). With `--checks` nothing is timed or profiled: lanes share the device all the time, and it shows what that costs.
+the judge's clock differs from what was claimed (least, median, most). With `--checks` nothing is timed or profiled:
+lanes share the device all the time, and it shows what that costs.
 """
 
 import json

@@ -96,6 +96,8 @@ class Judge:
             self.facts.error = failed.error
             self.facts.fault = self.facts.fault or failed.fault
             self.facts.findings += trial.state_findings(failed.state)
+        finally:
+            self._sessions.clear()  # they lead back here, and memory of the device hangs on them
         self.facts.durations_s |= {"waiting": self.gate.waited_s, "total": time.perf_counter() - start}
         return self.facts.evaluation(self.protocol)
 

@@ -71,6 +71,7 @@ class Session:
         self.remote.close()
         for segment in (self._source, self._sink):
             _close(segment)
+        self._source = self._sink = None
 
     @property
     def fault(self) -> str | None:
@@ -89,7 +90,6 @@ class Session:
             return
         self._fault = self.fault
         self.close()
-        self._source = self._sink = None
         self.remote = self._take_remote()
         self.load(self._text, tf32=self._tf32)
         self.build(reference, reference.seed)
