@@ -5,11 +5,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from drkernel_q.observation import Weight
 from workers.exchange import integrity
-from workers.exchange.integrity import OUTPUT_RULES, checksum, is_plain, output_codes, same_bits
+from workers.exchange.integrity import OUTPUT_RULES, checksum, fingerprint, is_plain, output_codes, same_bits
 
 X = torch.randn(4, 6)
 WEIGHT = nn.Parameter(torch.randn(6))
@@ -131,6 +133,30 @@ def test_a_checksum_of_parts_is_that_of_the_whole(shape: tuple[int, ...], monkey
     monkeypatch.setattr(integrity, "PART", 10)
     assert (checksum(tensor), checksum(tensor.mT if tensor.dim() > 1 else tensor)) == whole
     assert len(integrity._parts(torch.zeros(1000, 3))) > 100
+
+
+@given(
+    shape=st.sampled_from([(24,), (4, 6), (2, 3, 4)]),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.int64, torch.bool, torch.complex64]),
+    piece=st.sampled_from([1, 5, 100]),
+    seed=st.integers(0, 99),
+)
+def test_a_fingerprint_is_of_the_order_too(shape: tuple[int, ...], dtype: torch.dtype, piece: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    tensor = torch.randint(0, 2, shape, generator=generator).to(dtype)
+    other = tensor.flatten()[torch.randperm(24, generator=generator)].view(shape)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(integrity, "PIECE", piece)
+        assert fingerprint(tensor) == fingerprint(tensor.mT.contiguous().mT if tensor.dim() > 1 else tensor.clone())
+        assert checksum(tensor) == checksum(other)
+        assert (fingerprint(tensor) == fingerprint(other)) == bool((tensor == other).all())
+
+
+@pytest.mark.parametrize(
+    "tensor", [X.to(torch.float8_e5m2), X[:0], X[0, 0], torch._neg_view(X)], ids=["fp8", "empty", "one", "lazy"]
+)
+def test_everything_has_a_fingerprint(tensor: Tensor) -> None:
+    assert fingerprint(tensor) == fingerprint(tensor.clone())
 
 
 def test_a_checksum_sees_through_lazy_views() -> None:

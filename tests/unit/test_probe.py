@@ -162,7 +162,7 @@ def test_inputs_that_are_always_the_same_get_others_within_their_bounds() -> Non
     mask = torch.ones(4, 8).tril()
     truths = [torch.ones(64, dtype=torch.bool), mask.bool()]
     inputs = [torch.randn(4, 8), torch.zeros(8), [mask, *truths], torch.arange(4), 2.0]
-    sums = [integrity.checksum(tensor) for tensor in pack_inputs([torch.randn(4, 8), *inputs[1:]])[1]]
+    sums = [integrity.fingerprint(tensor) for tensor in pack_inputs([torch.randn(4, 8), *inputs[1:]])[1]]
     moved = probe.with_constants_moved(inputs, sums)
     assert moved is not None
     drawn, zeros, (lower, truth, causal), order, number = moved
@@ -177,4 +177,6 @@ def test_inputs_that_are_always_the_same_get_others_within_their_bounds() -> Non
     assert order is inputs[3]
     assert number == 2.0
     assert probe.with_constants_moved(inputs[:1], sums[:1]) is None
-    assert probe.with_constants_moved([causal, order], [integrity.checksum(each) for each in (causal, order)]) is None
+    assert (
+        probe.with_constants_moved([causal, order], [integrity.fingerprint(each) for each in (causal, order)]) is None
+    )

@@ -15,6 +15,8 @@ from workers.exchange.shared import is_exactly
 
 #: Elements that are summed up at a time.
 PART = 2**27
+#: Elements that are multiplied with their places at a time.
+PIECE = 2**22
 #: Dispatch keys of dense tensors, and of views that are negated or conjugated, without the bits of the backend: with
 #: any other a tensor computes something when it is read.
 _BACKENDS = 0xFFFF
@@ -138,6 +140,27 @@ def bit_sum(tensor: Tensor) -> Tensor:
         return torch.zeros((), dtype=torch.int64, device=tensor.device)
     first, *others = (part.sum(dtype=torch.int64) for part in _parts(plain.view(whole)))
     return sum(others, first)
+
+
+def fingerprint(tensor: Tensor) -> int:
+    """Do as `checksum` does, but let the order of elements count: as many ones in other places are something else."""
+    return int(placed_sum(tensor))
+
+
+def placed_sum(tensor: Tensor) -> Tensor:
+    """Compute `fingerprint` as an int64 scalar on the tensor's device: each element's bits times an odd number."""
+    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}.get(tensor.element_size())
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    if plain.is_complex():
+        return placed_sum(torch.view_as_real(plain))
+    total = torch.zeros((), dtype=torch.int64, device=tensor.device)
+    if whole is None:
+        return total
+    rows = plain if plain.dim() else plain.unsqueeze(0)
+    for piece in torch.split(rows, max(PIECE * len(rows) // max(rows.numel(), 1), 1)):
+        bits = piece.reshape(-1).view(whole).long()
+        total = 3 * total + (bits * torch.arange(1, 2 * len(bits), 2, device=tensor.device)).sum()
+    return total
 
 
 def _parts(tensor: Tensor) -> Sequence[Tensor]:

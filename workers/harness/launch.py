@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from triton.runtime.jit import TensorWrapper
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from workers.exchange.integrity import bit_sum, checksum
+from workers.exchange.integrity import PIECE, fingerprint, placed_sum
 from workers.exchange.shared import is_exactly
 from workers.exchange.trace import OWN_RANGE
 from workers.harness.text import Text
@@ -27,8 +27,6 @@ _Behaviour = Callable[..., Any]
 _FACTOR, _OFFSET = 1.02, 1e-3
 #: Tensors up to this size are copied before a launch, to tell what it writes, bytes.
 _LARGE_BYTES = 2**28
-#: Elements that are changed at a time.
-_PIECE = 2**22
 #: Operators that make memory ready, as an allocator of Triton's may, or read a number for a grid: they compute nothing.
 _PREPARING = ("empty", "new_empty", "zero_", "fill_", "detach", "lift_fresh", "set_", "_local_scalar_dense")
 
@@ -142,15 +140,15 @@ class Launcher:
             tensors = list({id(tensor): tensor for tensor in _tensors_in((*args, *kwargs.values()))}.values())
             floats = [tensor for tensor in tensors if tensor.is_floating_point()]
             counted = [tensor for tensor in tensors if not tensor.is_floating_point()]
-            before = [tensor.clone() if tensor.nbytes <= _LARGE_BYTES else checksum(tensor) for tensor in floats]
-            sums = [checksum(tensor) for tensor in counted]
+            before = [tensor.clone() if tensor.nbytes <= _LARGE_BYTES else fingerprint(tensor) for tensor in floats]
+            sums = [fingerprint(tensor) for tensor in counted]
             with _Computing(seen.within):
                 kernel = run(function, *args, **kwargs)
             for old, tensor in zip(before, floats, strict=True):
                 moved = move_all_written(old, tensor) if isinstance(old, int) else move_written(old, tensor)
                 seen.written.extend(moved)
             # Whole numbers are left as they are: what is 2 % of an index?
-            seen.written.extend(now for old, now in zip(sums, map(checksum, counted), strict=True) if now != old)
+            seen.written.extend(now for old, now in zip(sums, map(fingerprint, counted), strict=True) if now != old)
             return kernel
 
         with self._instead(disturb):
@@ -213,13 +211,13 @@ def _tensors_in(values: Iterable[Any]) -> Iterator[torch.Tensor]:
 
 
 def move_written(old: torch.Tensor, tensor: torch.Tensor) -> list[int]:
-    """Change what differs from `old`; return its checksum, if anything does."""
+    """Change what differs from `old`; return its fingerprint, if anything does."""
     summed = torch.zeros((), dtype=torch.int64, device=tensor.device)
     any_written = torch.zeros((), dtype=torch.bool, device=tensor.device)
     for before, part in zip(_pieces(old), _pieces(tensor), strict=True):
         written = (part != before) & torch.isfinite(part)
         any_written |= written.any()
-        summed += bit_sum(torch.where(written, part, 0).contiguous())
+        summed = 3 * summed + placed_sum(torch.where(written, part, 0))
         part.copy_(torch.where(written, part * _factors(part) + _OFFSET, part))
     return [int(summed)] if bool(any_written) else []
 
@@ -233,12 +231,12 @@ def _factors(part: torch.Tensor) -> torch.Tensor:
 def _pieces(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
     """View a tensor in pieces, for which little memory is needed: to get it takes longer than to fill it."""
     rows = tensor if tensor.dim() else tensor.unsqueeze(0)
-    return torch.split(rows, max(_PIECE * len(rows) // max(rows.numel(), 1), 1))
+    return torch.split(rows, max(PIECE * len(rows) // max(rows.numel(), 1), 1))
 
 
 def move_all_written(old: int, tensor: torch.Tensor) -> list[int]:
     """Do the same to all of a tensor that is too large for a copy, if it is not what it was."""
-    summed = checksum(tensor)
+    summed = fingerprint(tensor)
     if summed == old:
         return []
     tensor.mul_(_FACTOR).add_(_OFFSET)

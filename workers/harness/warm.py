@@ -6,7 +6,7 @@ processes have that behind them when their candidate comes.
 
 import torch
 
-from workers.exchange.integrity import checksum
+from workers.exchange.integrity import checksum, fingerprint
 from workers.exchange.stopwatch import Stopwatch
 from workers.harness.launch import move_all_written, move_written
 from workers.harness.poison import poison
@@ -25,7 +25,8 @@ def warm_up(device: str, stopwatch: Stopwatch) -> None:
         return
     for dtype in _DTYPES:
         ours = torch.ones(_ELEMENTS, dtype=dtype, device=device)
-        move_all_written(checksum(torch.zeros_like(ours)), ours)
+        checksum(ours)
+        move_all_written(fingerprint(torch.zeros_like(ours)), ours)
         move_written(torch.zeros_like(ours), ours)
         for _ in range(2):  # the second time there are places to look at
             stopwatch.time(lambda: ours)  # noqa: B023 - called at once

@@ -118,7 +118,7 @@ def check_contents(session: Session, reference: Reference, check: HackCheck) -> 
 
 def check_constants(session: Session, reference: Reference, check: HackCheck) -> None:
     """Probe whether inputs that are the same under every seed, as ones and zeros are, are read all the same (B2)."""
-    others = [integrity.checksum(tensor) for tensor in pack_inputs(reference.inputs(secrets.randbits(63)))[1]]
+    others = [integrity.fingerprint(tensor) for tensor in pack_inputs(reference.inputs(secrets.randbits(63)))[1]]
     inputs = reference.inputs(secrets.randbits(63))
     moved = probe.with_constants_moved(inputs, others)
     if moved is None:

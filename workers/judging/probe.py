@@ -69,11 +69,11 @@ def changed(inputs: Sequence[Any], change: Change, draw: Random) -> list[Any] | 
 def with_constants_moved(inputs: Sequence[Any], others: Sequence[int]) -> list[Any] | None:
     """Return `inputs` with other values for floating-point tensors and masks that are the same under another seed.
 
-    `others` are the checksums of that draw. What lies between 0 and 1, or -1 and 1, stays there. None when no tensor
+    `others` are the fingerprints of that draw. What lies between 0 and 1, or -1 and 1, stays there. None when no tensor
     can be moved.
     """
     skeletons, tensors, _, _ = pack_inputs(inputs)
-    same = [integrity.checksum(tensor) == other for tensor, other in zip(tensors, others, strict=False)]
+    same = [integrity.fingerprint(tensor) == other for tensor, other in zip(tensors, others, strict=False)]
     moved = [_moved(tensor) if constant else tensor for tensor, constant in zip(tensors, same, strict=False)]
     if all(one is another for one, another in zip(moved, tensors, strict=False)):
         return None
