@@ -158,7 +158,7 @@ def placed_sum(tensor: Tensor) -> Tensor:
         return total
     rows = plain if plain.dim() else plain.unsqueeze(0)
     for piece in torch.split(rows, max(PIECE * len(rows) // max(rows.numel(), 1), 1)):
-        bits = piece.reshape(-1).view(whole).long()
+        bits = piece.flatten().view(whole).long()
         total = 3 * total + (bits * torch.arange(1, 2 * len(bits), 2, device=tensor.device)).sum()
     return total
 
