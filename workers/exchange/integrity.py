@@ -15,6 +15,8 @@ from workers.exchange.shared import is_exactly
 
 #: Elements that are summed up at a time.
 PART = 2**27
+#: Constants of SplitMix64, as signed numbers.
+_GOLDEN, _MIX = 0x9E3779B97F4A7C15 - 2**64, 0xBF58476D1CE4E5B9 - 2**64
 #: Elements that are multiplied with their places at a time.
 PIECE = 2**22
 #: Dispatch keys of dense tensors, and of views that are negated or conjugated, without the bits of the backend: with
@@ -148,7 +150,7 @@ def fingerprint(tensor: Tensor) -> int:
 
 
 def placed_sum(tensor: Tensor) -> Tensor:
-    """Compute `fingerprint` as an int64 scalar on the tensor's device: each element's bits times an odd number."""
+    """Compute `fingerprint` as an int64 scalar on the tensor's device: bits times a number of their place."""
     whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}.get(tensor.element_size())
     plain = tensor.detach().resolve_conj().resolve_neg()
     if plain.is_complex():
@@ -159,8 +161,14 @@ def placed_sum(tensor: Tensor) -> Tensor:
     rows = plain if plain.dim() else plain.unsqueeze(0)
     for piece in torch.split(rows, max(PIECE * len(rows) // max(rows.numel(), 1), 1)):
         bits = piece.flatten().view(whole).long()
-        total = 3 * total + (bits * torch.arange(1, 2 * len(bits), 2, device=tensor.device)).sum()
+        total = 3 * total + (bits * _mixed(torch.arange(1, len(bits) + 1, device=tensor.device))).sum()
     return total
+
+
+def _mixed(places: Tensor) -> Tensor:
+    """Scatter numbers over all of int64, so that sums of them do not meet (the first two steps of SplitMix64)."""
+    scattered = places * _GOLDEN
+    return (scattered ^ (scattered >> 30)) * _MIX
 
 
 def _parts(tensor: Tensor) -> Sequence[Tensor]:
