@@ -1,5 +1,6 @@
 """Whether to keep the best turns in the prompt is worth it: the same searches with both strategies (article, figure 6).
 
+\b
     PYTHONPATH=. python benchmarks/searches.py --model DIR/sft/model --problems DIR/heldout --device cuda:0 --out found
 
 Every problem is searched by `--width` chains of `--turns` turns with `context` and with `vanilla`, under the same
@@ -9,7 +10,7 @@ speedup, the share whose turn of this number is one (a chain that ended before h
 because the context was full or at all (with `--facts`, three kernels in a row that nobody measured end a chain).
 Intervals are over problems, those of the difference over problems in pairs. A search that was stopped goes on with the
 same command, and `drkq report` draws the curves from the store in `--out`.
-"""
+"""  # noqa: D301 - click reads the mark
 
 import asyncio
 import json

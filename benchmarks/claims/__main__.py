@@ -2,6 +2,7 @@
 
 Stages, each a command; all but `evaluate` run anywhere, and each goes on where it was stopped:
 
+\b
     claims restore --dir DIR                                        the policy that is kept in the repository, or:
     claims prepare --dir DIR                                        problems, conversations, a model, fine-tuning
     claims sample --dir DIR                                         DIR/kernels.jsonl: what that policy writes
@@ -17,7 +18,7 @@ Stages, each a command; all but `evaluate` run anywhere, and each goes on where 
 
 Run it by `python -m benchmarks.claims ...`. In `train` nothing is judged: a kernel that was never measured
 has no facts, and is learned from by nobody (docs/decisions/0012); the share of these is in every figure's table.
-"""
+"""  # noqa: D301 - click reads the mark
 
 import asyncio
 import json

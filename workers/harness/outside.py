@@ -44,7 +44,7 @@ class Outside:
         self.look: Callable[[], Any] = _unheeded
         """Called out there when the functions of `run` have returned; nothing of the candidate's runs after it."""
         self.looked: Any = None
-        """What it returned last; None if there is something to insist on since."""
+        """What it returned last; whoever sets it to None can tell whether there was a `run` since."""
         self.collects = True
         """Whether the collector of garbage was on when candidate code returned last."""
         self._pid = os.getpid()
