@@ -183,29 +183,20 @@ class Harness:
         inputs = self._lend(message["inputs"], self.aliases)
         pristine = list(map(integrity.checksum, self.tensors))
         self._set_mode(train=message["train"])
-        before, *_ = self.outside.run_all(
-            (theirs.state_checksums, self.model),
-            (poison, self.device, message["sizes"], message["poison"]),  # each thread has free memory of its own
-            (self.launcher.take,),
-        )
-        watch = {"ablate": self.launcher.suppressed, "perturb": self.launcher.perturbed}.get(message["meddle"])
-        seen = None
-        if watch is None:
-            made = self._call(inputs, self.aliases, grad=message["grad"])
-        else:
-            with watch() as seen:
-                made = self._call(inputs, self.aliases, grad=message["grad"])
+        poisoned = (poison, self.device, message["sizes"], message["poison"])  # each thread has free memory of its own
+        first = ((theirs.state_checksums, self.model), poisoned, (self.launcher.take,))
+        with self.launcher.meddled(message["meddle"]) as seen:
+            made, (before, *_) = self._call(inputs, self.aliases, grad=message["grad"], first=first)
         seconds, skeleton, codes, outputs = made
         changed = pristine != list(map(integrity.checksum, self.tensors))
-        after, launches = self.outside.run_all((theirs.state_checksums, self.model), (self.launcher.take,))
+        delivered = self._deliver(outputs, self.segments[message["sink"]])  # before any code of theirs can run again
+        lent, self.lent = [*self.lent, *seen], []
+        lasts = ((self.launcher.take,), (theirs.plainly, *seen), (theirs.forget, *lent))
+        after, launches, (written, within), _ = self.outside.run_all((theirs.state_checksums, self.model), *lasts)
         mutated = [[name, value[0]] for name, value in before.items() if after.get(name, value) != value]
-        reply = {"skeleton": skeleton, "seconds": seconds, "codes": codes, "changed": changed}
-        reply |= {"mutated": mutated[:MAX_NAMES], "written": [], "within": [], "launches": launches}
-        if seen is not None:
-            self.lent += seen
-            written, within = self.outside.ask(theirs.plainly, *seen)
-            reply |= {"written": written, "within": within[:MAX_NAMES]}
-        return reply | self._deliver(outputs, self.segments[message["sink"]])
+        reply = {"skeleton": skeleton, "seconds": seconds, "codes": codes, "changed": changed, "launches": launches}
+        reply |= {"mutated": mutated[:MAX_NAMES], "written": written, "within": within[:MAX_NAMES]}
+        return reply | delivered
 
     def _set_mode(self, *, train: bool) -> None:
         """Set the mode of the model where it is another: calls that are timed set none."""
@@ -214,20 +205,22 @@ class Harness:
             self.outside.run(theirs.set_mode, self.model, train)
 
     def _call(
-        self, inputs: list[Any], aliases: list[Tensor], *, grad: bool
-    ) -> tuple[float, Any, list[str], list[Tensor]]:
+        self, inputs: list[Any], aliases: list[Tensor], *, grad: bool, first: tuple[Job, ...] = ()
+    ) -> tuple[tuple[float, Any, list[str], list[Tensor]], list[Any]]:
         """Make one call as a timed one is made, so that none can be told from the other by who calls.
 
-        Returns seconds, the skeleton of what it returned, what `theirs.codes_of` says, and plain outputs.
+        Returns seconds, the skeleton of what it returned, what `theirs.codes_of` says, and plain outputs; and what the
+        `first` jobs have returned, which are done right before.
         """
         box: list[Any] = []
         grads, clock = torch._C._set_grad_enabled, (self.clock,)
         made = (keep, box, self._forward(inputs, timed=False))
         unboxed = (theirs.unboxed, box, aliases, self.model)
         jobs = ((grads, grad), clock, made, (self.sync,), clock, (grads, True), unboxed)
-        _, start, _, _, end, _, (skeleton, codes, outputs) = self.outside.run_all(*jobs)
+        done = self.outside.run_all(*first, *jobs)
+        _, start, _, _, end, _, (skeleton, codes, outputs) = done[len(first) :]
         self.lent.append(outputs)  # the last of them is let go of out there, with all that hangs on its memory
-        return end - start, skeleton, codes, outputs
+        return (end - start, skeleton, codes, outputs), done[: len(first)]
 
     def rehearse(self, message: dict[str, Any], fds: list[int]) -> dict[str, Any]:
         """Run one forward pass that nobody looks at; the first Triton function is launched when the judge says so."""

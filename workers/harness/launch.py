@@ -6,7 +6,7 @@ What stands in front of a launch is put there once, before there is a candidate,
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -48,7 +48,7 @@ class Perturbed(NamedTuple):
     """What was seen while launches were perturbed."""
 
     written: list[int]
-    """Checksums of what was written, a launch after the other."""
+    """Fingerprints of what was written, a launch after the other."""
     within: list[str]
     """Operators of torch that computed something inside of a launch."""
 
@@ -104,15 +104,21 @@ class Launcher:
         self._counts.clear()
         return taken
 
+    def meddled(self, how: str) -> AbstractContextManager[Perturbed]:
+        """Meddle with launches while the context lasts: `ablate` or `perturb` them, or leave them as they are."""
+        if how == "ablate":
+            return self.suppressed()
+        return self.perturbed() if how == "perturb" else nullcontext(Perturbed([], []))
+
     @contextmanager
-    def suppressed(self) -> Iterator[None]:
+    def suppressed(self) -> Iterator[Perturbed]:
         """Let every launch of a Triton function do nothing while the context lasts."""
 
         def skip(run: Callable[..., Any], function: Any, *args: Any, warmup: bool, **kwargs: Any) -> Any:
             return run(function, *args, warmup=True, **kwargs) if warmup else None
 
         with self._instead(skip):
-            yield
+            yield Perturbed([], [])
 
     @contextmanager
     def held(self, wait: Callable[[], object]) -> Iterator[None]:

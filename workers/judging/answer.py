@@ -37,7 +37,7 @@ class Answer(NamedTuple):
     settled: bool = True
     """Whether the outputs of a timed call were complete at its last event."""
     written: tuple[int, ...] = ()
-    """Checksums of what perturbed launches had written."""
+    """Fingerprints of what perturbed launches had written."""
     within: tuple[str, ...] = ()
     """Operators of torch that computed something inside of a perturbed launch."""
     own_launches: int = 0
