@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -451,3 +452,24 @@ def test_what_has_no_error_is_as_exact_as_ever(working: Tensor) -> None:
 def test_precision_classes_are_in_order() -> None:
     errors = [0.0, 1e-14, 3e-7, 3e-4, 2e-3, 0.5]
     assert [precision_class(error) for error in errors] == ["exact", "fp64", "fp32", "tf32", "bf16", "lower"]
+
+
+def test_whole_numbers_may_be_those_that_the_reference_gives_a_few_roundings_away() -> None:
+    working = torch.arange(1000)
+    runs: list[int] = []
+
+    def nearby() -> Iterator[list[Tensor]]:
+        for place in (3, 5):
+            runs.append(place)
+            yield [working + (working == place)]
+
+    expect = replace(expected(working, None), nearby=nearby)
+    both, other, many = working.clone(), working.clone(), working + 1
+    both[[3, 5]] += 1
+    other[4] += 1
+    assert compare(expect, [both]).outcome is Outcome.CORRECT
+    assert runs == [3, 5]
+    assert compare(expect, [other]).outcome is Outcome.WRONG_VALUE
+    runs.clear()
+    assert compare(expect, [many]).outcome is Outcome.WRONG_VALUE
+    assert not runs, "it is not asked where more than a few differ"

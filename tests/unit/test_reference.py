@@ -11,7 +11,7 @@ from drkernel_q.errors import BadProblem
 from drkernel_q.evaluation import Baseline, Outcome
 from drkernel_q.problem import Problem, builtin_files, load_problem
 from workers.comparison.correctness import compare
-from workers.comparison.reference import Reference
+from workers.comparison.reference import NEARBY_ROUNDINGS, NEARBY_RUNS, Reference
 from workers.exchange.integrity import same_bits
 from workers.judging.trial import check_inputs
 
@@ -279,3 +279,17 @@ def test_every_builtin_problem_can_be_used(name: str) -> None:
     assert all(exact is not None for exact in expected.exact), "fp64 is the anchor of every tolerance"
     assert not {"D3", "C9", "C10", "C11"} & made.own_codes
     assert not made.changes_inputs
+
+
+def test_what_nobody_rounds_stays_where_it_is_a_few_roundings_away() -> None:
+    made = reference(model("return x", inputs="[torch.rand(64), torch.ones(64), torch.arange(64)]"))
+    drawn, whole, order = torch.rand(64), torch.randint(-3, 4, (64,)).float(), torch.arange(64)
+    nearby = made.expected([drawn, whole, order]).nearby
+    assert nearby is not None
+    runs = list(nearby())
+    assert len(runs) == NEARBY_RUNS
+    for moved, same, ints in runs:
+        apart = float(((moved - drawn) / drawn).abs().max())
+        assert 0 < apart <= 1.1 * NEARBY_ROUNDINGS[torch.float32] * torch.finfo(torch.float32).eps
+        assert torch.equal(same, whole)
+        assert torch.equal(ints, order)

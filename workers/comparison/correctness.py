@@ -30,6 +30,8 @@ CLOSE = 1e-2
 #: the reduction length, up to `FLOOR_FP32_MOST`.
 _FLOORS = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 2e-6, torch.float64: 1e-12}
 _LOWEST_FLOOR = 3e-2
+#: Share of whole numbers that may lie a rounding away from others; more are wrong.
+_FEW_WRONG = 0.01
 #: Relative L2 errors that many times a bound are beyond it whatever they were computed in.
 _FAR = 4.0
 FLOOR_FP32_MOST = 1.5e-4
@@ -133,7 +135,7 @@ def _compare_one(expected: Expected, number: int, output: Tensor) -> Comparison:
     working, ruler = expected.working[number], expected.rulers[number]
     if ruler is None:
         counted = not (working.is_floating_point() or working.is_complex())
-        return _compare_exactly(working, expected.exact[number], output) if counted else Comparison(Outcome.CORRECT)
+        return _compare_exactly(expected, number, output) if counted else Comparison(Outcome.CORRECT)
     dtype = working.dtype if working.is_floating_point() else working.real.dtype
     floor, own = _floor(dtype, expected.reduction), ruler.own
     working, output = comparable(working), comparable(output)
@@ -163,13 +165,21 @@ def _are_close(working: Tensor, output: Tensor) -> bool:
     return float(apart) < CLOSE or bool(torch.allclose(working, output, atol=CLOSE, rtol=CLOSE))
 
 
-def _compare_exactly(working: Tensor, exact: Tensor | None, output: Tensor) -> Comparison:
+def _compare_exactly(expected: Expected, number: int, output: Tensor) -> Comparison:
+    """Compare whole numbers, which are right if the reference gives them on these inputs or a few roundings away."""
+    working, exact = expected.working[number], expected.exact[number]
     equal = working == output
     if exact is not None:  # an index may follow fp64 where fp32 rounds two candidates to a tie
         equal |= exact.to(working.dtype) == output
-    if bool(equal.all()):
-        return Comparison(Outcome.CORRECT)
     wrong = int((~equal).sum())
+    if 0 < wrong <= max(_FEW_WRONG * equal.numel(), 1) and expected.nearby is not None:
+        for outputs in expected.nearby():
+            equal |= outputs[number] == output
+            if bool(equal.all()):
+                break
+        wrong = int((~equal).sum())
+    if not wrong:
+        return Comparison(Outcome.CORRECT)
     index = int((~equal).flatten().int().argmax())
     where = _position(index, working.shape)
     seen = f"expected {_at(working, index)}, got {_at(output, index)}"

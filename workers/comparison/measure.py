@@ -62,6 +62,8 @@ class Expected:
     """Runs the reference once more with the operands of its products rounded; None where that cannot be done."""
     accepts: tuple[Precision, ...] = ()
     """Less precise classes whose errors are taken for right, the most precise first."""
+    nearby: Callable[[], Iterator[list[Tensor]]] | None = None
+    """Runs the reference on inputs a few roundings away, anew for each that is asked for; None where nobody can."""
 
     @functools.cached_property
     def rulers(self) -> list[Ruler | None]:
@@ -82,7 +84,7 @@ class Expected:
 def outline(expected: Expected) -> Expected:
     """Keep the structure, shapes and dtypes of what is expected, without the memory of its values."""
     shapes = [torch.empty_like(tensor, device="meta") for tensor in expected.working]
-    return replace(expected, working=shapes, exact=[None] * len(shapes), rerun=None, accepts=())
+    return replace(expected, working=shapes, exact=[None] * len(shapes), rerun=None, accepts=(), nearby=None)
 
 
 def comparable(tensor: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import random
 import secrets
 import sys
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,10 @@ from workers.exchange import integrity
 from workers.exchange.shared import flatten, leaves, unflatten
 
 _MODULE = "drkq_reference"
+#: How often a reference is run on inputs a few roundings away, and how many at most: more than a kernel differs by that
+#: computes the same in another way. In half precision one is much already.
+NEARBY_RUNS = 24
+NEARBY_ROUNDINGS = {torch.float32: 8, torch.float64: 8}
 #: Modes of torch.compile.
 _MODES = {Baseline.COMPILE: "default", Baseline.MAX_AUTOTUNE: "max-autotune-no-cudagraphs"}
 
@@ -213,7 +217,8 @@ class Reference:
         mixed = [leaf for leaf in leaves(inputs) if not (is_local and leaf.shape == working[0].shape)]
         longest = max((size for tensor in (*self.model.parameters(), *mixed) for size in tensor.shape), default=1)
         rerun = functools.partial(self._run_rounded, self.model, inputs)
-        return Expected(skeleton, working, list(matching), longest, rerun, self.accepts)
+        nearby = functools.partial(self._run_nearby, inputs)
+        return Expected(skeleton, working, list(matching), longest, rerun, self.accepts, nearby)
 
     def _is_local(self, inputs: Sequence[Any], outputs: Sequence[Tensor]) -> bool:
         """Whether outputs are local in inputs of their shape (`workers.comparison.locality`): found out once."""
@@ -248,6 +253,11 @@ class Reference:
         finally:
             self._restore(model, state)
         return outputs
+
+    def _run_nearby(self, inputs: Sequence[Any]) -> Iterator[list[Tensor]]:
+        """Run on inputs of which each element is up to `NEARBY_ROUNDINGS` larger or smaller, as chance has it."""
+        for _ in range(NEARBY_RUNS):
+            yield self.outputs(with_leaves(inputs, list(map(_roundings_away, leaves(inputs)))))
 
     def _run_exactly(self, inputs: Sequence[Any]) -> list[Tensor] | None:
         """Run in fp64; None when the problem fixes a dtype inside and cannot be run so."""
@@ -308,6 +318,14 @@ def _take_apart(value: Any, source: str) -> tuple[Any, list[Tensor]]:
         return flatten(value, tensors), tensors
     except TypeError as error:
         raise BadProblem(f"{source} returns {error}; tensors and scalars are wanted.") from error
+
+
+def _roundings_away(tensor: Tensor) -> Tensor:
+    """Move each element by a few roundings, up or down; whole numbers, which nobody rounds, stay."""
+    if not tensor.is_floating_point() or tensor.dtype.itemsize == 1 or bool((tensor == tensor.round()).all()):
+        return tensor.clone()
+    step = NEARBY_ROUNDINGS.get(tensor.dtype, 1) * torch.finfo(tensor.dtype).eps
+    return tensor * (1 + step * (2 * torch.rand_like(tensor) - 1))
 
 
 def _copied(values: Sequence[Any]) -> Sequence[Any]:
