@@ -10,7 +10,7 @@ import json
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import click
@@ -47,18 +47,12 @@ class Recorded(RemoteCandidate):
     notes: Notes
 
     def ask(
-        self,
-        operation: str,
-        message: dict[str, Any],
-        fds: Sequence[int] = (),
-        *,
-        deadline_s: float,
-        meanwhile: Callable[[], None] | None = None,
+        self, operation: str, message: dict[str, Any], fds: Sequence[int] = (), *, deadline_s: float
     ) -> dict[str, Any]:
         """Do as the class above does, and note how long that takes."""
         start = time.perf_counter()
         try:
-            return super().ask(operation, message, fds, deadline_s=deadline_s, meanwhile=meanwhile)
+            return super().ask(operation, message, fds, deadline_s=deadline_s)
         finally:
             self.notes.rows[self.notes.stage][operation].append(time.perf_counter() - start)
 

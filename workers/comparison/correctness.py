@@ -19,7 +19,7 @@ from torch import Tensor
 from drkernel_q.correctness import ErrorPattern, Precision
 from drkernel_q.evaluation import Outcome
 from workers.comparison import downgrade
-from workers.comparison.measure import Errors, Expected, Ruler, comparable, measure, surely_finite
+from workers.comparison.measure import Errors, Expected, comparable, measure, surely_finite
 from workers.comparison.pattern import find_pattern
 
 QUANTILE_FACTOR = 8.0
@@ -32,8 +32,6 @@ _FLOORS = {torch.float16: 2e-3, torch.bfloat16: 1.6e-2, torch.float32: 2e-6, tor
 _LOWEST_FLOOR = 3e-2
 #: Share of whole numbers that may lie a rounding away from others; more are wrong.
 _FEW_WRONG = 0.01
-#: Relative L2 errors that many times a bound are beyond it whatever they were computed in.
-_FAR = 4.0
 FLOOR_FP32_MOST = 1.5e-4
 #: Names for errors by their relative L2, and what outputs of 16 bits cannot be more precise than.
 _CLASSES = {"exact": 0.0, "fp64": 1e-12, "fp32": 3e-5, "tf32": 1.2e-3, "fp16": 1.2e-3, "bf16": 1e-2, "lower": math.inf}
@@ -217,17 +215,8 @@ def is_degenerate(expected: Expected) -> bool:
         return False
     zeros = [torch.zeros_like(tensor) for tensor in expected.working]
     means = [torch.full_like(tensor, float(tensor.double().mean())) for tensor in expected.working]
-    hopeful = [guess for guess in (zeros, means) if not any(map(_is_far, expected.working, guess, expected.rulers))]
-    guesses = [_compare_each(expected, guess) for guess in hopeful]
+    guesses = [_compare_each(expected, guess) for guess in (zeros, means)]
     return any(all(one.outcome is Outcome.CORRECT for one in results) for results in guesses)
-
-
-def _is_far(working: Tensor, guess: Tensor, ruler: Ruler | None) -> bool:
-    """Whether a guess is surely no pass, as nearly always, and quickly seen."""
-    norm = torch.linalg.vector_norm
-    working, guess = comparable(working), comparable(guess)
-    apart = float(norm(working - guess) / norm(working))
-    return ruler is not None and apart > max(_FAR * QUANTILE_FACTOR * ruler.own.relative_l2, _FAR * _LOWEST_FLOOR)
 
 
 def _floor(dtype: torch.dtype, reduction: int) -> float:

@@ -70,11 +70,6 @@ class Expected:
         """Rulers of all outputs, complex ones as pairs of real numbers; none of outputs that are counted or empty."""
         return list(map(_ruler_of, self.working, self.exact))
 
-    def prepare(self) -> None:
-        """Make the rulers now, if there is anything to be measured: somebody has time."""
-        if not any(tensor.is_meta for tensor in self.working):
-            self.rulers  # noqa: B018 - makes them
-
     def is_anchored(self, number: int) -> bool:
         """Whether fp64 says of this output, of real numbers, what is right."""
         is_real = self.working[number].is_floating_point() and self.working[number].numel() > 0

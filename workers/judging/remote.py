@@ -9,7 +9,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from drkernel_q.errors import InfrastructureFailure
@@ -108,15 +108,9 @@ class RemoteCandidate:
             self._checked(self._wait(self._begun.pop(0)))
 
     def ask(
-        self,
-        operation: str,
-        message: dict[str, Any],
-        fds: Sequence[int] = (),
-        *,
-        deadline_s: float,
-        meanwhile: Callable[[], None] | None = None,
+        self, operation: str, message: dict[str, Any], fds: Sequence[int] = (), *, deadline_s: float
     ) -> dict[str, Any]:
-        """Send one request and return the reply; what is to be done `meanwhile` is done before it is waited for.
+        """Send one request and return the reply.
 
         Raises:
             CandidateFailed: an exception, a crash, a deadline, too much memory, or nonsense instead of a reply; the
@@ -125,8 +119,6 @@ class RemoteCandidate:
         self._insist()
         self.settle()
         self._send(operation, message, fds, deadline_s)
-        if meanwhile is not None:
-            meanwhile()
         return self._checked(self._wait(deadline_s))
 
     @contextlib.contextmanager

@@ -162,9 +162,7 @@ class Session:
         """
         sink = self._take(expected)
         how = {"train": train, "grad": grad, "reuse": reuse, "meddle": meddle}
-        # Both at once hold the memory of both.
-        meanwhile = expected.prepare if sink.size <= LARGE_BYTES else None
-        reply = self._ask("call", how | self._order(inputs, expected, sink), meanwhile=meanwhile)
+        reply = self._ask("call", how | self._order(inputs, expected, sink))
         with reading("launches"):
             seconds = number(reply["seconds"])
             written = tuple(int(value) for value in reply["written"])
@@ -269,18 +267,12 @@ class Session:
         sink = self._take(expected)
         return read_answer(self._ask("snapshot", {"sink": sink.fd, "index": index}), _flat(expected), sink, self.device)
 
-    def _ask(
-        self,
-        operation: str,
-        message: dict[str, Any],
-        fds: Sequence[int] = (),
-        meanwhile: Callable[[], None] | None = None,
-    ) -> dict[str, Any]:
+    def _ask(self, operation: str, message: dict[str, Any], fds: Sequence[int] = ()) -> dict[str, Any]:
         if self._is_ahead:
             self.remote.begin(operation, message, fds, deadline_s=self.deadline_s)
             return {}
         self._between()
-        return self.remote.ask(operation, message, fds, deadline_s=self.deadline_s, meanwhile=meanwhile)
+        return self.remote.ask(operation, message, fds, deadline_s=self.deadline_s)
 
     def _put(self, tensors: Sequence[Tensor]) -> dict[str, Any]:
         """Put tensors where the process can read them; return how a request names them."""
