@@ -9,10 +9,8 @@ import pytest
 import torch
 
 from drkernel_q.evaluation import Outcome
-from drkernel_q.settings import Settings
 from tests.judging import EXAMPLES, builtin
 from workers.comparison.reference import Reference
-from workers.device import find_device
 from workers.family import Family
 from workers.judging import trial
 from workers.judging.claim import CandidateFailed
@@ -24,14 +22,6 @@ pytestmark = pytest.mark.slow
 EXAMPLE = (EXAMPLES / "softmax.py").read_text()
 SLOW = EXAMPLE.replace("import torch\n", "import time\nimport torch\ntime.sleep(0.3)\n", 1)
 PLAIN = "import torch\n\n\nclass ModelNew(torch.nn.Module):\n    def forward(self, x):\n        return x.softmax(-1)\n"
-
-
-@pytest.fixture(scope="module")
-def family(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Family]:
-    family = Family(Settings(cache_dir=tmp_path_factory.mktemp("cache")), find_device("cpu"))
-    family.wait_ready()
-    yield family
-    family.close()
 
 
 @pytest.fixture

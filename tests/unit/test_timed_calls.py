@@ -5,11 +5,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from drkernel_q.settings import Settings
 from tests.adversarial.cases import FOLDER
 from tests.judging import EXAMPLES, builtin
 from workers.comparison.reference import Reference
-from workers.device import find_device
 from workers.family import Family
 from workers.judging import side, trial
 from workers.judging.remote import RemoteCandidate
@@ -21,14 +19,6 @@ pytestmark = pytest.mark.slow
 HONEST = (EXAMPLES / "softmax.py").read_text()
 LATE = (FOLDER / "attack" / "b05_works_when_it_is_let_go_of.py").read_text()
 CALLS = 24
-
-
-@pytest.fixture(scope="module")
-def family(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Family]:
-    family = Family(Settings(cache_dir=tmp_path_factory.mktemp("cache")), find_device("cpu"))
-    family.wait_ready()
-    yield family
-    family.close()
 
 
 @pytest.fixture
