@@ -473,3 +473,11 @@ def test_whole_numbers_may_be_those_that_the_reference_gives_a_few_roundings_awa
     runs.clear()
     assert compare(expect, [many]).outcome is Outcome.WRONG_VALUE
     assert not runs, "it is not asked where more than a few differ"
+
+
+def test_a_reference_that_gives_another_shape_a_few_roundings_away_decides_nothing() -> None:
+    working = torch.arange(1000)
+    expect = replace(expected(working, None), nearby=lambda: iter([[torch.arange(999)], [working]]))
+    wrong = working.clone()
+    wrong[7] = 8
+    assert compare(expect, [wrong]).outcome is Outcome.WRONG_VALUE

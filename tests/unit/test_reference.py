@@ -293,3 +293,11 @@ def test_what_nobody_rounds_stays_where_it_is_a_few_roundings_away() -> None:
         assert 0 < apart <= 1.1 * NEARBY_ROUNDINGS[torch.float32] * torch.finfo(torch.float32).eps
         assert torch.equal(same, whole)
         assert torch.equal(ints, order)
+
+
+def test_a_reference_that_insists_on_its_inputs_has_nothing_nearby() -> None:
+    insists = "assert bool((x[0].sum(1) == 1).all()); return x[0]"
+    made = reference(model(insists, inputs="[torch.full((4, 8), 0.125)]"))
+    nearby = made.expected(made.inputs(1)).nearby
+    assert nearby is not None
+    assert len(list(nearby())) < NEARBY_RUNS

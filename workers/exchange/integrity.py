@@ -134,14 +134,19 @@ def checksum(tensor: Tensor) -> int:
 
 def bit_sum(tensor: Tensor) -> Tensor:
     """Compute `checksum` as an int64 scalar on the tensor's device, so that nobody has to wait for it yet."""
-    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}.get(tensor.element_size())
-    plain = tensor.detach().resolve_conj().resolve_neg()
-    if plain.is_complex():
-        return bit_sum(torch.view_as_real(plain))
-    if not plain.numel() or whole is None:
+    bits = _bits(tensor)
+    if bits is None:
         return torch.zeros((), dtype=torch.int64, device=tensor.device)
-    first, *others = (part.sum(dtype=torch.int64) for part in _parts(plain.view(whole)))
+    first, *others = (part.sum(dtype=torch.int64) for part in _parts(bits))
     return sum(others, first)
+
+
+def _bits(tensor: Tensor) -> Tensor | None:
+    """View a tensor's bits as whole numbers, complex ones as pairs; None if there are none, or of no such size."""
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    plain = torch.view_as_real(plain) if plain.is_complex() else plain
+    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}.get(plain.element_size())
+    return plain.view(whole) if plain.numel() and whole is not None else None
 
 
 def fingerprint(tensor: Tensor) -> int:
@@ -151,17 +156,14 @@ def fingerprint(tensor: Tensor) -> int:
 
 def placed_sum(tensor: Tensor) -> Tensor:
     """Compute `fingerprint` as an int64 scalar on the tensor's device: bits times a number of their place."""
-    whole = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}.get(tensor.element_size())
-    plain = tensor.detach().resolve_conj().resolve_neg()
-    if plain.is_complex():
-        return placed_sum(torch.view_as_real(plain))
     total = torch.zeros((), dtype=torch.int64, device=tensor.device)
-    if whole is None:
+    bits = _bits(tensor)
+    if bits is None:
         return total
-    rows = plain if plain.dim() else plain.unsqueeze(0)
-    for piece in torch.split(rows, max(PIECE * len(rows) // max(rows.numel(), 1), 1)):
-        bits = piece.flatten().view(whole).long()
-        total = 3 * total + (bits * _mixed(torch.arange(1, len(bits) + 1, device=tensor.device))).sum()
+    rows = bits if bits.dim() else bits.unsqueeze(0)
+    for piece in torch.split(rows, max(PIECE * len(rows) // rows.numel(), 1)):
+        flat = piece.flatten().long()
+        total = 3 * total + (flat * _mixed(torch.arange(1, len(flat) + 1, device=tensor.device))).sum()
     return total
 
 
